@@ -604,7 +604,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "StateError": [
         Case(
-            "Build the chain as it was when the state was saved: same shards, seed, pipes and `num_streams`. To continue "
+            "Build the chain as it was when the state was saved: same shards, seed and pipes. To continue "
             'with replaced shards on purpose, set the state\'s `"listing"` to `None`.',
             code=_PHOTOS
             + """

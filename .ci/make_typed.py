@@ -1,4 +1,4 @@
-"""Write ``torchdata_remote/pipes/base/typed.pyi``: the functional names of the package as typed, documented methods.
+"""Write ``torchdata_remote/pipes/typed.pyi``: the functional names of the package as typed, documented methods.
 
     python .ci/make_typed.py            write the file
     python .ci/make_typed.py --check    exit with 1 if it differs from what would be written
@@ -19,15 +19,15 @@ import re
 import sys
 import textwrap
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torchdata_remote.pipes.base.datapipe import DataPipe
-from torchdata_remote.pipes.base.epochs import EpochPipe
+from torchdata_remote.pipes.datapipe import DataPipe
 
 ROOT = Path(__file__).parent.parent
 PIPES = ROOT / "torchdata_remote" / "pipes"
-STUB = PIPES / "base" / "typed.pyi"
+STUB = PIPES / "typed.pyi"
 WIDTH = 120
 
 # Type variables of the stub: items of the source, and what a function makes of them
@@ -85,7 +85,7 @@ class Imports:
         self._names: defaultdict[str, set[str]] = defaultdict(set)
 
     def add(self, module: str, name: str) -> None:
-        """Import a name; modules of this package are given relative to ``pipes/base``."""
+        """Import a name; modules of this package are given relative to ``pipes``."""
         self._names[module].add(name)
 
     def add_used(self, source: str, known: dict[str, tuple[str, str]]) -> None:
@@ -128,33 +128,40 @@ def stub() -> str:
         ("collections.abc", "Iterable"),
         ("typing", "TypeVar"),
         (".torch_names", "TorchNames"),
-        ("...formats.error_policy", "Skipped"),
+        ("..formats.error_policy", "Skipped"),
     }:
         imports.add(module, name)
-    methods = [method_of(path, imports) for path in sorted(PIPES.glob("[!_]*.py"))]
+    methods = dict(method for path in sorted(PIPES.glob("[!_]*.py")) for method in methods_of(path, imports))
     head = HEAD.format(
-        imports=imports.text(), set_epoch=_docstring(EpochPipe.set_epoch), skipped=_docstring(DataPipe.skipped)
+        imports=imports.text(), set_epoch=_docstring(DataPipe.set_epoch), skipped=_docstring(DataPipe.skipped)
     )
-    return head + "\n\n".join(methods) + "\n" + FOOT
+    return head + "\n\n".join(methods[name] for name in sorted(methods)) + "\n" + FOOT
 
 
-def method_of(path: Path, imports: Imports) -> str:
-    """The method of the pipe in a module."""
+def methods_of(path: Path, imports: Imports) -> Iterator[tuple[str, str]]:
+    """The functional names of the pipes in a module, each with its method."""
     tree = ast.parse(path.read_text())
     known = {name: home for name, home in _names_of(tree, path.stem).items() if name not in _TYPE_VARIABLES}
-    node, name = next(
-        (node, decorator.args[0].value)
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for decorator in node.decorator_list
-        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "functional_datapipe"
-        if isinstance(decorator.args[0], ast.Constant)
-    )
+    for node in tree.body:
+        for decorator in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "functional_datapipe":
+                name = ast.literal_eval(decorator.args[0])
+                yield name, _method(name, node, _type_variables(tree), f".{path.stem}", known, imports)
+
+
+def _method(
+    name: str,
+    node: ast.ClassDef,
+    variables: set[str],
+    module: str,
+    known: dict[str, tuple[str, str]],
+    imports: Imports,
+) -> str:
     init = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__")
-    kind = getattr(importlib.import_module(f"torchdata_remote.pipes.{path.stem}"), node.name)
-    imports.add(f"..{path.stem}", node.name)
+    kind = getattr(importlib.import_module(f"torchdata_remote.pipes{module}"), node.name)
+    imports.add(module, node.name)
     source = _items_of_source(init)
-    generic = source in _type_variables(tree)
+    generic = source in variables
     if source != "Any" and not generic:
         imports.add_used(source, known)
     first = "self" if generic or source == "Any" else f"self: IterDataPipe[{source}]"
@@ -195,12 +202,10 @@ def _names_of(tree: ast.Module, stem: str) -> dict[str, tuple[str, str]]:
         if isinstance(node, ast.Import):
             found.update({alias.name: ("", alias.name) for alias in node.names})
         elif isinstance(node, ast.ImportFrom):
-            module = "." * (node.level + 1 if node.level else 0) + (node.module or "")
-            if module.startswith("..base."):
-                module = module.removeprefix("..base")
+            module = "." * node.level + (node.module or "")
             found.update({alias.asname or alias.name: (module, alias.name) for alias in node.names})
         elif isinstance(node, ast.Assign):
-            found.update({name.id: (f"..{stem}", name.id) for name in node.targets if isinstance(name, ast.Name)})
+            found.update({name.id: (f".{stem}", name.id) for name in node.targets if isinstance(name, ast.Name)})
     found.pop("IterDataPipe", None)
     return found
 
@@ -224,7 +229,7 @@ def _items_of_source(init: ast.FunctionDef) -> str:
 
 
 def _items_of(node: ast.ClassDef) -> str:
-    """What the items of a pipe are, from its first base, such as ``StatefulPipe[Sample]``."""
+    """What the items of a pipe are, from its first base, such as ``DataPipe[Sample]``."""
     assert isinstance(node.bases[0], ast.Subscript), f"the items of {node.name} have no type"
     return ast.unparse(node.bases[0].slice)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-import torchdata_remote  # noqa: F401  # registers the functional names
-from torchdata_remote.pipes.base.datapipe import DataPipe
+from torchdata_remote.pipes import DataPipe, Env, Pass
+from torchdata_remote.pipes.passes import ListPass
 
 NUM_ITEMS, ROUNDS = (3_000, 1) if "--quick" in sys.argv else (300_000, 5)
 SAMPLES: list[Any] = [{"__key__": "a", "__url__": "b", "cls": b"1", "jpg": b"2"}] * NUM_ITEMS
@@ -29,8 +29,8 @@ class TorchPipe(IterDataPipe[Any]):
 
 
 class OurPipe(DataPipe[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        yield from SAMPLES
+    def open(self, env: Env) -> Pass[Any]:
+        return ListPass(SAMPLES)
 
 
 def pair(sample: dict[str, bytes]) -> tuple[bytes, bytes]:

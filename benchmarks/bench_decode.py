@@ -30,7 +30,7 @@ from training_peers import MEAN, PIXELS, STD, by_cv2, by_torchvision
 
 from torchdata_remote.formats.crops.boxes import NUM_DRAWS, random_box
 from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
-from torchdata_remote.pipes.base.image_options import image_tensors
+from torchdata_remote.pipes.image_options import image_tensors
 
 NUM_IMAGES, QUICK_IMAGES, NUM_THREADS = 256, 8, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

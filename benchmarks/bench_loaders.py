@@ -29,26 +29,31 @@ import torch
 
 import torchdata_remote as tdr
 from torchdata_remote.core.frameworks.batch_rows import BatchRows
-from torchdata_remote.pipes.base.datapipe import OneForOne
+from torchdata_remote.pipes import DataPipe, Env, Pass
 
 BATCH_SIZE, SHAPE = 64, (3, 224, 224)
 WAYS = ("in the loop", "thread_loader", "worker")
 
 
-class Images(OneForOne[Any]):
+class Images(DataPipe[Any]):
     """An image for each sample: a copy of one that is in memory, which takes the time of nothing else."""
 
     def __init__(self, source_datapipe: Any, dtype: torch.dtype, *, rows: bool) -> None:
         self.source_datapipe, self.dtype, self.rows = source_datapipe, dtype, rows
-        self._rows: BatchRows | None = None
 
-    def use_rows(self, rows: BatchRows) -> None:
-        self._rows = rows if self.rows else None
+    def open(self, env: Env) -> Pass[Any]:
+        return ImagesPass(env.open(self.source_datapipe), self.dtype, env.shared.rows if self.rows else None)
 
-    def __iter__(self) -> Iterator[Any]:
-        template = torch.ones(SHAPE, dtype=self.dtype)
-        for _ in self.source_datapipe:
-            row = torch.empty_like(template) if self._rows is None else self._rows.take(SHAPE, self.dtype)
+
+class ImagesPass(Pass[Any]):
+    def __init__(self, source: Pass[Any], dtype: torch.dtype, rows: BatchRows | None) -> None:
+        super().__init__(source)
+        self._dtype, self._rows = dtype, rows
+
+    def items(self) -> Iterator[Any]:
+        template = torch.ones(SHAPE, dtype=self._dtype)
+        for _ in self.sources[0]:
+            row = torch.empty_like(template) if self._rows is None else self._rows.take(SHAPE, self._dtype)
             yield row.copy_(template)
 
 

@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,9 +25,10 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
-from torchdata_remote.loaders.listing.packed_listing import Listed, packed, unpacked
-from torchdata_remote.loaders.state.state_format import make_state, state_of_rank
-from torchdata_remote.loaders.stream_copies import ChainTemplate
+from torchdata_remote.loaders.listings import Listed, packed, unpacked
+from torchdata_remote.loaders.state.state_format import State, make_state
+from torchdata_remote.loaders.stream_pass import Chain
+from torchdata_remote.pipes.shares import Share
 
 RANKS, NUM_WORKERS, SLOT_SHARDS = (64, 512, 4_096), 8, 3
 QUICK = (4, 16, 64)
@@ -87,7 +88,7 @@ def place_of_a_stream(folder: Path) -> Any:
 
 def listing(manifest: Path, num_ranks: int) -> tuple[Listed, list[Figure]]:
     num_bytes = manifest.stat().st_size
-    listed, listing_s = seconds(ChainTemplate(split_urls(manifest), 0, 1).listed)
+    listed, listing_s = seconds(Chain(split_urls(manifest), 0).listed)
     sent, packing_s = seconds(lambda: packed(listed))
     taken, taking_s = seconds(lambda: unpacked(sent))
     if taken != listed:
@@ -111,14 +112,13 @@ def shares(manifest: Path, listed: Listed, num_ranks: int) -> list[Figure]:
     num_streams = num_ranks * NUM_WORKERS
     opened = range(0, num_streams, max(1, num_streams // MOST_STREAMS))
     figures = []
-    for name, mode in (("shares", None), ("shares of equalize_ranks", "drop")):
+    for name, mode in (("shares", None), ("shares of equalize_ranks", tdr.EqualizeMode.DROP)):
         pipe = split_urls(manifest)
-        if mode is not None:
-            pipe.share_equally(mode)
-        template = ChainTemplate(pipe, 1, num_streams, listed)
+        read = Chain(pipe, 1, len(opened), listed)
 
-        def take(template: ChainTemplate = template) -> list[list[str]]:
-            return [list(template.stream(tdr.World(number, num_streams))) for number in opened]
+        def take(read: Chain = read, mode: tdr.EqualizeMode | None = mode) -> list[list[str]]:
+            envs = (replace(read.env(Share(number, num_streams)), equalize=mode) for number in opened)
+            return [list(env.open(read.pipe)) for env in envs]
 
         found, taking_s = seconds(take)
         urls = [url for share in found for url in share]
@@ -131,8 +131,12 @@ def shares(manifest: Path, listed: Listed, num_ranks: int) -> list[Figure]:
 def states(manifest: Path, place: Any, listed: Listed, num_ranks: int) -> list[Figure]:
     num_streams = num_ranks * NUM_WORKERS
     data = tdr.Resumable(split_urls(manifest), num_streams=num_streams)
-    everything = make_state(data.chain, listed.fingerprints, 1, num_streams, dict.fromkeys(range(num_streams), place))
-    of_ranks = [state_of_rank(everything, tdr.World(rank, num_ranks)) for rank in range(num_ranks)]
+
+    def state_of(rank: int) -> State:
+        rows = [[number, place] for number in range(rank, num_streams, num_ranks)]
+        return make_state(data.chain, listed.fingerprints, 1, num_streams, rows)
+
+    of_ranks = [state_of(rank) for rank in range(num_ranks)]
     merged, merging_s = seconds(lambda: tdr.merge_states(of_ranks))
     text = json.dumps(merged)
     loaded, loading_s = seconds(lambda: json.loads(text))

@@ -305,6 +305,8 @@ def from_memory(job: Job) -> Iterable[Any]:
     from torchdata_remote import IterableWrapper
     from torchdata_remote.core.frameworks.batch_rows import BatchRows
     from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
+    from torchdata_remote.pipes.chain import all_pipes
+    from torchdata_remote.pipes.env import Env, Shared
 
     files = [data for data, _ in itertools.islice(iter(S3Bytes(job)), DISTINCT)]
 
@@ -312,8 +314,8 @@ def from_memory(job: Job) -> Iterable[Any]:
         numbers = range(thread * len(job.names) // WORKERS, (thread + 1) * len(job.names) // WORKERS)
         samples = [{"__key__": str(number), "jpg": files[number % len(files)]} for number in numbers]
         pipe, rows = IterableWrapper(samples, deepcopy=False).decode_image(PIXELS), BatchRows(job.in_flight)
-        pipe.use_rows(rows)
-        images, collate, labels = iter(pipe), LoaderCollate(collate_samples), torch.zeros(job.in_flight)
+        images = pipe.open(Env(Shared(all_pipes(pipe), rows=rows)))
+        collate, labels = LoaderCollate(collate_samples), torch.zeros(job.in_flight)
         while batch := [sample["jpg"] for sample in itertools.islice(images, job.in_flight)]:
             number = len(batch)
             yield collate(batch), labels[:number]  # collating clears the list

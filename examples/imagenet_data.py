@@ -106,7 +106,7 @@ class Shards:
     ) -> None:
         self.num_images, self.limit = None, options.dataset_limit
         self.step_images = num_ranks * options.batch_size
-        samples = tdr.stream_shards(url, **reading)
+        samples: Any = tdr.stream_shards(url, **reading)
         if url.endswith(".json"):
             samples = samples.equalize_ranks(mode="drop")
             self.num_images = min(len(samples) * num_ranks, self.limit or sys.maxsize)

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         WriteShards,
         join,
         mix,
+        show,
         stream_files,
         stream_shards,
     )
@@ -150,6 +151,7 @@ __all__ = [
     "raise_error",
     "record_stats",
     "shard_dataset",
+    "show",
     "skip_with_warning",
     "stateful_loader",
     "stats",
@@ -186,7 +188,7 @@ _HOMES = {
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
         "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select ShardTarReader "
         "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple "
-        "WriteShards join mix stream_files stream_shards"
+        "WriteShards join mix show stream_files stream_shards"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

@@ -27,6 +27,7 @@ from tests.support.loaders import (
     Batches,
     built,
     chain_of,
+    edited,
     failing,
     key_of,
     keys,
@@ -158,7 +159,7 @@ def test_the_length_is_exact_and_the_same_in_each_rank_where_ranks_are_equal(
             loader = built(equal_chain(folder, tdr.World(rank, world_size), mode), num_workers, **options)
             lengths.append(len(loader))
             assert len(list(loader)) == lengths[-1]
-            loader.load_state_dict({**loader.state_dict(), "turns": []})
+            loader.load_state_dict(edited(loader.state_dict(), turns=()))
             assert loader.num_batches_left() == lengths[-1]
         assert len(set(lengths)) == 1
 
@@ -179,8 +180,8 @@ def test_the_batches_left_are_counted_after_a_resume(
 
 def test_streams_that_have_ended_have_nothing_left(folder: str) -> None:
     loader = tdr.stateful_loader(equal_chain(folder, tdr.World(), "drop"), batch_size=4, num_streams=4)
-    streams = [[0, "ended"], [1, None], [2, "ended"], [3, {"passed": 4, "at": {}}]]
-    loader.load_state_dict({**loader.state_dict(), "streams": streams})
+    streams = [[0, "ended"], [1, None], [2, "ended"], [3, {"passed": 4, "at": {}, "marks": []}]]
+    loader.load_state_dict(edited(loader.state_dict(), streams=streams))
     assert (len(loader), loader.num_batches_left()) == (6, 2)
 
 

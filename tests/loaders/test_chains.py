@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -14,7 +15,9 @@ from torch.utils.data.datapipes.iter import FileLister, IterableWrapper, Sampler
 from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 
 import torchdata_remote as tdr
+from tests.support.loaders import edited
 from torchdata_remote.errors import StateError
+from torchdata_remote.pipes import DataPipe, Env, Pass
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Pipe = IterDataPipe[Any]
@@ -174,7 +177,7 @@ def test_all_streams_of_a_pass_share_one_listing(num_streams: int, shuffled: boo
         assert source.num_passes == count
     state = data.state_dict()
     assert source.num_passes == 3
-    data.load_state_dict({**state, "epoch": 1, "streams": [[number, None] for number in range(num_streams)]})
+    data.load_state_dict(edited(state, epoch=1, streams=[[number, None] for number in range(num_streams)]))
     assert len(list(data)) == 10
     assert source.num_passes == 4
 
@@ -211,37 +214,6 @@ def test_the_users_chain_is_not_changed_by_loaders(memory_folder: str) -> None:
     assert [read + list(kept), list(chain)] == expected
 
 
-class Recorded(Own):
-    """Records the items of its copies in one list."""
-
-    def __init__(self, source_datapipe: Pipe) -> None:
-        super().__init__(source_datapipe)
-        self.taken: list[int] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.source_datapipe:
-            self.taken.append(item)
-            yield item
-
-    def state_dict(self) -> Any:
-        return self.source_datapipe.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.source_datapipe.load_state_dict(state)
-
-
-def test_first_blocks_of_streams_are_read_by_turns() -> None:
-    """No stream waits until the block of another one is full; in mixtures those of each source."""
-    recorded = Recorded(IterableWrapper(range(100)).sharding_filter_rank())
-    next(iter(tdr.Resumable(recorded.shuffle_samples(buffer_size=3), num_streams=4)))
-    assert recorded.taken == [*range(12), 12], "three of each stream, and one that takes the first one's place"
-    sources = {name: Recorded(IterableWrapper(range(40)).sharding_filter_rank()) for name in "ab"}
-    mixed = tdr.mix({name: (pipe.shuffle_samples(buffer_size=3), 1) for name, pipe in sources.items()})
-    next(iter(tdr.Resumable(mixed, num_streams=2)))
-    assert [sorted(pipe.taken[:6]) for pipe in sources.values()] == [list(range(6))] * 2
-    assert sum(len(pipe.taken) for pipe in sources.values()) == 13
-
-
 def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_folder: str) -> None:
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
     opened: list[str] = []
@@ -260,13 +232,38 @@ def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_fo
     assert seen == [4]
 
 
+def test_requests_of_all_streams_end_where_the_first_one_fails(memory_folder: str) -> None:
+    """Also while the error, whose traceback has them, is kept."""
+    write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
+
+    def fail(sample: Any) -> Any:
+        raise LookupError(sample["__key__"])
+
+    listed = tdr.IterableWrapper([memory_folder]).list_remote(pattern="*.tar").sharding_filter_rank()
+    before = set(threading.enumerate())
+    with pytest.raises(LookupError) as caught:
+        list(tdr.Resumable(listed.async_prefetch().shard_tar_reader().map(fail), num_streams=4))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread.name
+    assert caught.value.args
+
+
 def test_streams_that_are_left_are_closed() -> None:
     closed: list[int] = []
 
-    class Closing(Recorded):
-        def __iter__(self) -> Iterator[Any]:
+    class Closing(DataPipe[Any]):
+        def __init__(self, source_datapipe: Pipe) -> None:
+            super().__init__()
+            self.source_datapipe = source_datapipe
+
+        def open(self, env: Env) -> Pass[Any]:
+            return ClosingPass(env.open(self.source_datapipe))
+
+    class ClosingPass(Pass[Any]):
+        def items(self) -> Iterator[Any]:
             try:
-                yield from self.source_datapipe
+                yield from self.sources[0]
             finally:
                 closed.append(1)
 

@@ -97,12 +97,11 @@ def test_what_torch_makes_no_batch_of_is_named_with_its_sample_and_what_to_add(l
     ],
 )
 def test_an_image_inside_another_value_is_named_by_the_way_to_it(function: Any, told: str) -> None:
-    """In dicts, lists and tuples, by our loaders; the cause is torch's error."""
+    """In dicts, lists and tuples, by our loaders."""
     chain = samples().decode_sample()
     chain = chain.to_tuple("png", "cls") if function is list else chain
-    with pytest.raises(CollateError, match=told) as caught:
+    with pytest.raises(CollateError, match=told):
         next(iter(tdr.stateful_loader(chain.map(function), batch_size=2)))
-    assert "default_collate" in str(caught.value.__cause__)
 
 
 def test_an_image_is_named_through_the_shuffler_of_torch() -> None:

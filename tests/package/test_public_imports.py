@@ -94,7 +94,7 @@ def test_no_module_of_tests_names_what_is_private() -> None:
         ("run('''\nimport sys\nimport PACKAGE.core.urls\n''')", ["PACKAGE.core.urls"]),
         ("run('''\nimport sys; from PACKAGE import core\n''')", ["PACKAGE.core"]),
         ("run('import PACKAGE.core.urls; print()')", ["PACKAGE.core.urls"]),
-        ("import PACKAGE.pipes.base", ["PACKAGE.pipes.base"]),
+        ("import PACKAGE.pipes.maps", ["PACKAGE.pipes.maps"]),
         ("from PACKAGE.testing import faulty_store", ["PACKAGE.testing.faulty_store"]),
         ("import PACKAGE as tdr\ntdr.core.retry._log", ["PACKAGE.core"]),
         ("from tests.internal.core import a", ["tests.internal.core.a"]),

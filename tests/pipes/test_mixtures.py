@@ -104,10 +104,13 @@ def test_draws_differ_by_seed_epoch_and_slot_and_are_kept_by_a_copy() -> None:
             pipe.set_epoch(2)
             assert letters(pipe) in drawn
     assert len(drawn) == 27
+    pipe.set_epoch(1)
     started = iter(pipe)
     next(started)
     copy = pickle.loads(pickle.dumps(pipe))
-    assert list(copy) == list(pipe), "also of one that is in use"
+    whole = list(mixture({"a": 3, "b": 1}, 180, World(2, 3), 20, -1))
+    pipe.set_epoch(0)
+    assert list(pipe) == whole != list(copy), "also of one that is in use"
 
 
 @settings(max_examples=20)
@@ -360,21 +363,17 @@ def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ran
 
 
 def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
-    pipe, other = mixture(BEFORE, "all_exhausted"), mixture(AFTER, "all_exhausted")
-    head, state = stopped(pipe, 20)
-    other.load_state_dict(state)
-    assert sorted([*head, *other]) == everything(BEFORE)
-    fresh = mixture(BEFORE)
-    fresh.load_state_dict(json.loads(json.dumps(mixture(BEFORE).state_dict())))
+    head, state = stopped(Resumable(mixture(BEFORE, "all_exhausted")), 20)
+    assert sorted([*head, *resumed(state, mixture(AFTER, "all_exhausted"))]) == everything(BEFORE)
+    fresh = Resumable(mixture(BEFORE))
+    fresh.load_state_dict(json.loads(json.dumps(Resumable(mixture(BEFORE)).state_dict())))
     assert list(fresh) == list(mixture(BEFORE)), "the state before the first item"
 
 
 def test_a_source_cannot_be_removed_from_a_mixture_alone() -> None:
-    _, state = stopped(mixture(BEFORE), 5)
-    other = mixture({"a": 1})
-    other.load_state_dict(state)
-    with pytest.raises(StateError, match="the state has the source 'b', which this mixture does not have"):
-        list(other)
+    _, state = stopped(Resumable(mixture(BEFORE)), 5)
+    with pytest.raises(StateError, match="The state has the source 'b', which the mixture here does not have"):
+        Resumable(mixture({"a": 1})).load_state_dict(state)
 
 
 def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_one_can() -> None:

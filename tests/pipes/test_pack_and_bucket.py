@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of
-from torchdata_remote import Bucket, IterableWrapper, Pack, World
+from torchdata_remote import Bucket, IterableWrapper, Pack, Resumable, World
 from torchdata_remote.errors import MissingMemberError, SampleError
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=25)
@@ -178,9 +178,9 @@ def test_the_member_with_the_tokens_or_the_length_is_named() -> None:
 @pytest.mark.parametrize("split", [True, False])
 def test_empty_documents_take_no_memory(split: bool) -> None:
     """What a resumed pass would read again are no documents that wait: here only the one that is not handed out."""
-    packed = source([[]] * 50 + [[1], [2], [3]]).sharding_filter_rank().pack(2, split=split)
-    next(iter(packed))
-    assert packed.state_dict()["at"]["next"] >= 51
+    data = Resumable(source([[]] * 50 + [[1], [2], [3]]).sharding_filter_rank().pack(2, split=split))
+    next(iter(data))
+    assert data.state_dict()["streams"][0][1]["at"][0] >= 51
 
 
 # Bucket

@@ -89,7 +89,7 @@ except OwnError as error:
 else:
     raise AssertionError("an error of a worker was lost")
 try:
-    iter(DataLoader(chain, **workers))
+    iter(DataLoader(chain.shuffle().map(to_item), **workers))
 except tdr.errors.WorkerStartError as error:
     assert "holds the function 'to_item'" in str(error) and "Use stateful_loader" in str(error)
 else:
@@ -131,9 +131,13 @@ def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
 @pytest.mark.parametrize(
     ("place", "pipe", "options"),
     [
-        (r"map\(fn=...\) holds a lambda", lambda: chain().map(LAMBDA), {}),
-        (r"filter\(filter_fn=...\) holds a lambda", lambda: chain().filter(LAMBDA).map(unchanged), {}),
-        (r"map\(fn=...\) holds the function 'times.<locals>.product'", lambda: chain().map(partial(times(2))), {}),
+        (r"map\(fn=...\) holds a lambda", lambda: chain().shuffle().map(LAMBDA), {}),
+        (r"filter\(filter_fn=...\) holds a lambda", lambda: chain().shuffle().filter(LAMBDA).map(unchanged), {}),
+        (
+            r"map\(fn=...\) holds the function 'times.<locals>.product'",
+            lambda: chain().shuffle().map(partial(times(2))),
+            {},
+        ),
         (r"DataLoader\(collate_fn=...\) holds a lambda", chain, {"collate_fn": LAMBDA}),
         (r"DataLoader\(worker_init_fn=...\) holds a lambda", lambda: files(), {"worker_init_fn": LAMBDA}),
         (r"DataLoader\(collate_fn=...\) holds a lambda", lambda: chain().map(unchanged), {"collate_fn": LAMBDA}),

@@ -129,13 +129,16 @@ def test_a_prefetching_loader_stopped_after_any_batch_continues_with_the_next_on
         assert list(resumed) == following
 
 
+@pytest.mark.parametrize("num_streams", [NUM_STREAMS, None])
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 3), (3, 2), (4, 0), (THREAD, 0), (3, THREAD), (THREAD, 2)])
-def test_another_number_of_workers_completes_the_epoch(folder: str, before: int, after: int) -> None:
-    """Each sample of the epoch is handed out once, and so are those of the next one."""
-    stopped = built(chain_of(folder), before, batch_size=2, num_streams=NUM_STREAMS)
+def test_another_number_of_workers_completes_the_epoch(
+    folder: str, before: int, after: int, num_streams: int | None
+) -> None:
+    """Each sample of the epoch is handed out once, and so are those of the next one; also with a stream a worker."""
+    stopped = built(chain_of(folder), before, batch_size=2, num_streams=num_streams)
     for stop in (1, 7):
         batches = list(islice(stopped, stop))
-        again = built(chain_of(folder), after, batch_size=3, num_streams=NUM_STREAMS)
+        again = built(chain_of(folder), after, batch_size=3, num_streams=num_streams)
         again.load_state_dict(through_json(stopped.state_dict()))
         assert keys(batches, list(again)) == ALL_KEYS
         assert keys(list(again)) == ALL_KEYS

@@ -601,10 +601,10 @@ def test_a_state_is_the_same_with_any_number_of_threads(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [Resumable, lambda pipe: pipe.take(9), lambda pipe: pipe.parallel_map(abs, num_threads=2)]
+    "make", [lambda pipe: pipe, lambda pipe: pipe.take(9), lambda pipe: pipe.parallel_map(abs, num_threads=2)]
 )
 def test_a_state_does_not_change_while_its_chain_goes_on(make: Callable[[Any], Any]) -> None:
-    data, other = make(OwnState()), make(OwnState())
+    data, other = Resumable(make(OwnState())), Resumable(make(OwnState()))
     items = iter(data)
     assert [next(items), next(items)] == [1, 2]
     state = data.state_dict()

@@ -61,7 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def stopped_and_resumed(make: Any, urls: list[list[str]], stop: int) -> tuple[list[Any], list[Any]]:
-    first, second = map(make, urls)
+    first, second = (Resumable(make(one)) for one in urls)
     items = iter(first)
     head = list(islice(items, stop))
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))

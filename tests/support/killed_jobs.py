@@ -62,7 +62,7 @@ class Jobs:
         return self.wait()
 
     def start(
-        self, source: str, template: str, *, folder: str, stop_at: int = 0, how: str = "kill", **options: Any
+        self, source: str, template: str, *, folder: str, stop_at: int | str = 0, how: str = "kill", **options: Any
     ) -> None:
         """Begin a job; there is one at a time.
 
@@ -70,7 +70,8 @@ class Jobs:
             source: as ``shard_dataset`` takes it.
             template: likewise.
             folder: steps are those that change what lies below it, or any request that writes if it is empty.
-            stop_at: the step before which it is ended; 0 lets it go to its end.
+            stop_at: the step before which it is ended: its number (threads vary which one that is), or the base name
+                of an object, for the first step at it; 0 lets it go to its end.
             how: ``"kill"``, ``"interrupt"`` (as Ctrl-C does), ``"raise"``, or ``"stop"``: it waits for SIGCONT.
             **options: as ``shard_dataset`` takes them, with a name for ``labels`` and ``transform``.
         """
@@ -135,7 +136,7 @@ def running_jobs() -> Iterator[Jobs]:
 class _Steps:
     """Notes what a process does, and ends it when it is time."""
 
-    def __init__(self, folder: str, stop_at: int, how: str, log: int) -> None:
+    def __init__(self, folder: str, stop_at: int | str, how: str, log: int) -> None:
         self._folder, self._stop_at, self._how, self._log = folder, stop_at, how, log
         self._num_steps = 0
 
@@ -156,7 +157,7 @@ class _Steps:
         if not path.startswith(self._folder):
             return
         self._num_steps += 1
-        if self._num_steps == self._stop_at:
+        if self._stop_at in (self._num_steps, os.path.basename(path)):
             if self._how == "raise":
                 raise OSError(28, "No space left on device", path)
             self._tell("stops", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from multiprocessing import active_children
 from typing import Any
 
@@ -51,6 +52,16 @@ def names_of(num_items: int = 40, world: tdr.World | None = None, seed: int = 1,
     names = tdr.IterableWrapper([f"{number:05d}" for number in range(num_items)])
     pipe = names.shuffle_shards(seed=seed).sharding_filter_rank(world=world)
     return pipe.shuffle_samples(buffer_size=buffer_size, seed=2).map(str)
+
+
+def edited(state: Any, **fields: Any) -> Any:
+    """A state with other fields, as if it had been saved with them."""
+    known = {**state, **fields}
+    listing = known["listing"]
+    content = {name: value for name, value in known.items() if name not in ("listing", "digest")}
+    parts = [content, *([] if listing is None else [listing])]
+    digests = [blake2b(json.dumps(part, sort_keys=True).encode(), digest_size=8).hexdigest() for part in parts]
+    return {**known, "digest": "-".join(digests)}
 
 
 def through_json(state: Any) -> Any:

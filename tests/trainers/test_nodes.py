@@ -13,6 +13,7 @@ import pytest
 
 import torchdata_remote as tdr
 from tests.support.launch import launch
+from tests.support.loaders import edited
 from torchdata_remote.errors import StateError
 
 from .data import samples_of
@@ -89,15 +90,19 @@ def _part(ranks: list[Any], number: int) -> list[Any]:
 def test_states_of_different_steps_are_refused() -> None:
     """Unless a rank has fewer items, and all of them were handed out."""
 
-    def state(num_yielded: int, stream: int, at: Any) -> dict[str, Any]:
-        of_chain = {"version": 2, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [[stream, at]]}
-        return {"num_yielded": num_yielded, "root": {"source": of_chain}}
+    def state(num_yielded: int, stream: int, at: Any, *share: Any) -> dict[str, Any]:
+        row = [stream, at, *share]
+        of_chain = {"version": 3, "chain": [], "listing": None, "epoch": 0, "num_streams": 2, "streams": [row]}
+        return {"num_yielded": num_yielded, "root": {"source": edited(of_chain)}}
 
     begun = {"passed": 3, "at": {"next": 1}}
     with pytest.raises(StateError, match=r"different steps: their loaders have handed out \[3, 5\] items"):
         tdr.merge_node_states([state(3, 0, begun), state(5, 1, begun)])
     merged = tdr.merge_node_states([state(5, 0, begun), state(3, 1, "ended")])
     assert merged["root"]["source"]["streams"] == [[0, begun], [1, "ended"]]
+    divided = [0, 1, [[], 1, 2]]  # a part of a stream of another world
+    merged = tdr.merge_node_states([state(5, 0, begun), state(3, 1, "ended", divided)])
+    assert merged["root"]["source"]["streams"] == [[0, begun], [1, "ended", divided]]
 
 
 @pytest.mark.skipif(HAS_NODES, reason="torchdata has nodes")

@@ -35,14 +35,18 @@ class Source(tdr.IterDataPipe[Sample]):
 
     def __init__(self, items: list[Sample], fails_at: int | None = None) -> None:
         self.items, self.fails_at = items, fails_at
-        self.pulled = 0
+        self.numbers = list[int]()  # which copies of this pipe share
 
     def __iter__(self) -> Iterator[Sample]:
         for i, sample in enumerate(self.items):
             if i == self.fails_at:
                 raise LookupError("from the source")
-            self.pulled += 1
+            self.numbers.append(i)
             yield sample
+
+    @property
+    def pulled(self) -> int:
+        return len(self.numbers)
 
 
 @given(count=st.integers(1, 12), max_shard_samples=st.integers(1, 5), max_shard_bytes=st.integers(3072, 12_000))

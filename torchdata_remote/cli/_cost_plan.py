@@ -14,11 +14,12 @@ from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.listing.sources import find_object
-from ..fetch.object_stream import first_bytes_of
 from ..fetch.sample_ranges import wanted_bytes
+from ..fetch.session import FIRST_BYTES
+from ..formats.nested import is_archive_name
 from ..pipes import AsyncPrefetch, ListRemote, ShardingFilterRank, ShuffleShards
-from ..pipes.base.chain import all_pipes
-from ..pipes.base.typed import IterableWrapper
+from ..pipes.chain import all_pipes
+from ..pipes.typed import IterableWrapper
 from ..storage import GET, Connection, counted_requests, open_store
 
 _MAX_REQUESTS = 16
@@ -98,14 +99,11 @@ class _Reading:
         fetch: options of the pipe.
         options: for the stores.
         sizes: of objects that the listing does not have, as far as requests told them.
-        num_lanes: iterations of the pipe in one process.
     """
 
-    def __init__(
-        self, fetch: FetchOptions, options: StorageOptions, sizes: Mapping[str, int], num_lanes: int = 1
-    ) -> None:
-        self._fetch, self._options, self._sizes, self._num_lanes = fetch, options, sizes, num_lanes
-        self.part_bytes = fetch.actual_part_bytes(num_lanes=num_lanes)  # of an object that is not a local file
+    def __init__(self, fetch: FetchOptions, options: StorageOptions, sizes: Mapping[str, int]) -> None:
+        self._fetch, self._options, self._sizes = fetch, options, sizes
+        self.part_bytes = fetch.actual_part_bytes()  # of an object that is not a local file
         self._ranges: dict[str, tuple[int, int | None, int, int]] = {}  # of samples, and GETs and bytes of indexes
 
     def requests_for(self, url: str) -> tuple[int, int]:
@@ -125,11 +123,13 @@ class _Reading:
         if size is None:
             return gets + 1, num_bytes
         store, path = open_store(whole, self._options, Connection(self._fetch.backend))
-        part_bytes = self._fetch.actual_part_bytes(mapped=store.maps_files, num_lanes=self._num_lanes)
+        part_bytes = self._fetch.actual_part_bytes(mapped=store.maps_files)
         block_bytes = 1 if known.checksums is None else known.checksums.block_bytes  # a part is whole blocks
         part_bytes = max(1, part_bytes // block_bytes) * block_bytes
         is_asked = known.size is None or store.may_ignore_ranges
-        first_bytes = min(part_bytes, first_bytes_of(path)) if is_asked else part_bytes
+        first_bytes = part_bytes
+        if is_asked and not is_archive_name(path):
+            first_bytes = min(part_bytes, FIRST_BYTES)  # of small objects fewer, which is still one request
         start -= start % block_bytes
         left = min(size, size if stop is None else stop + -stop % block_bytes) - start
         # An empty object has no ranges: if that is not known, it is requested again as a whole
@@ -165,11 +165,10 @@ def plan_job(chain: Any, job: Job) -> Planned:
         planned.requests[kind] += number * job.num_listings
     planned.num_bytes += listing.num_bytes * job.num_listings
     sizes = _sizes(lists, urls)
-    session = prefetch._session
-    fetch: FetchOptions = session.options
+    fetch: FetchOptions = prefetch._options
     if job.part_bytes is not None:
         fetch = replace(fetch, part_bytes=job.part_bytes)
-    plan = _Reading(fetch, session.storage_options, sizes, session.num_lanes)
+    plan = _Reading(fetch, prefetch._storage_options, sizes)
     planned.part_bytes, planned.num_objects = plan.part_bytes, len(urls)
     known = [sizes.get(str(url)) if url.size is None else url.size for url in urls]
     planned.num_unknown = known.count(None)

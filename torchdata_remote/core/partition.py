@@ -49,6 +49,12 @@ class SamplePartition:
         lasts = np.asarray(counts, np.int64)
         return SamplePartition(np.arange(len(lasts)), np.zeros_like(lasts), lasts)
 
+    @staticmethod
+    def of_pieces(pieces: Sequence[Piece]) -> SamplePartition:
+        """Return the partition of some pieces, in their order."""
+        columns = np.array(pieces, np.int64).reshape(len(pieces), 3)
+        return SamplePartition(columns[:, 0], columns[:, 1], columns[:, 2])
+
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 

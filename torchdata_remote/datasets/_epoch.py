@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..core.arguments import check
-from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.notices.progress_bar import waiting
 from ..core.processes.job_signals import end_by_kill, own_fork_server, start_worker
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
-from ..core.processes.worker_errors import with_clear_errors
+from ..core.processes.worker_errors import ended_on_error
 from ..core.processes.worker_start import SentFunction, SentToWorkers
 from ._map_style import as_index
 
@@ -105,17 +105,16 @@ def batches_of(epoch: Epoch, **options: Any) -> Iterator[Any]:
         own = partial(start_worker, options.get("worker_init_fn"))
         options["worker_init_fn"] = SentFunction(own, "PrefetchingLoader(worker_init_fn=...)")
     loader = DataLoader(epoch, batch_size=None, collate_fn=collate_fn, **options)
-    return first_awaited(with_clear_errors(_started(loader) if loader.num_workers else iter(loader)))
-
-
-def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    if not loader.num_workers:
+        batches = iter(loader)
+        return ended_on_error(batches, batches)
     is_importing = not is_forking(loader.multiprocessing_context)
     if is_importing:
         require_main_guard()
     with waiting(f"starting {loader.num_workers} workers"), own_fork_server(loader.multiprocessing_context):
         batches = iter(loader)
     end_by_kill(batches)
-    return _naming_missing_guard(batches) if is_importing else batches
+    return ended_on_error(_naming_missing_guard(batches) if is_importing else batches, batches)
 
 
 def _naming_missing_guard(batches: Iterator[Any]) -> Iterator[Any]:

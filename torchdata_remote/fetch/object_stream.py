@@ -15,15 +15,9 @@ from .cache.cached_object import CachedObject
 from .engine import Download, Lane, Part
 from .ranges import ObjectReader
 from .sample_ranges import wanted_bytes
-from .session import FIRST_BYTES
 from .views import SelectedSamples, ViewDownload, selected_in
 
 _NOTHING = memoryview(b"")
-
-
-def first_bytes_of(path: str) -> int:
-    """Return how many bytes of an object of unknown size are asked for first, at most: a tar is no small object."""
-    return sys.maxsize if is_archive_name(path) else FIRST_BYTES
 
 
 class ObjectDownload(Download):
@@ -47,7 +41,7 @@ class ObjectDownload(Download):
             reader.checksums, block_bytes = url.checksums, url.checksums.block_bytes
         super().__init__(lane, start, stop, reader.size, block_bytes)
         self.url, cache, self._cached = reader.url, lane.running.cache, None
-        self.mapped, self.may_be_small = reader.store.maps_files, not is_archive_name(reader.path)
+        self.mapped, self.may_be_small = reader.store.maps_files, not is_archive_name(reader.path)  # a shard is large
         if cache is not None and not self.mapped:
             whole, server = (start, stop) == (0, sys.maxsize), lane.session.storage_options.for_url(url).server()
             self._cached = CachedObject(

@@ -128,9 +128,5 @@ class FetchSession:
             self._kept.num_kept += 1
             weakref.finalize(self, self._kept.leave)
 
-    def for_lanes(self, num_lanes: int) -> FetchSession:
-        """Return another session with the same limits."""
-        return FetchSession(self.options, self.storage_options, num_lanes)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_running": None, "_kept": None}

@@ -280,11 +280,12 @@ class CoalescedRead:
             StorageError: for faults that retries did not solve.
         """
         FETCH.add(items=len(self._views))
-        try:
-            for _ in () if self._download is None else self._lane.pieces(self._download):
-                pass  # it is in the buffer
-        finally:
-            self.cancel()
+        if self._download is not None:
+            try:
+                for _ in self._lane.pieces(self._download):
+                    pass  # it is in the buffer
+            finally:
+                self.cancel()
         return self._views
 
     def cancel(self) -> None:

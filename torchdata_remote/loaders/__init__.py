@@ -1,11 +1,10 @@
 """Loaders whose state can be saved after any batch and loaded in any world."""
 
-from .loader import StatefulLoader
+from .fronts import stateful_loader, thread_loader
+from .loader import StatefulLoader, ThreadLoader
 from .mix_counts import MixPhase, MixReport, mix_report
 from .resumable import Resumable
 from .state.state_format import merge_states
-from .stateful_loader import stateful_loader
-from .thread.thread_loader import ThreadLoader, thread_loader
 from .trainers.nodes import merge_node_states, to_node
 
 __all__ = [

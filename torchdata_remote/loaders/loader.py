@@ -1,4 +1,4 @@
-"""``StatefulLoader``: torchdata's ``StatefulDataLoader``, with a state that fits any number of workers and ranks."""
+"""The loader of batches: in processes, by torchdata's ``StatefulDataLoader``, or in a thread of this one."""
 
 from __future__ import annotations
 
@@ -11,28 +11,42 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ..core.arguments import check
+from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.frameworks import lightning_loops, lightning_resume
+from ..core.frameworks.call_stack import callers
 from ..core.frameworks.loader_length import num_batches
 from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
+from ..core.notices.progress_bar import waiting
+from ..core.processes.processors import num_processors_of_rank
+from ..core.processes.worker_errors import ended_on_error
 from ..core.rank_exchange import in_group
 from ..core.unbroken import unbroken
 from ..core.world import World
-from .batch_options import BatchOptions
-from .batches_left import require_equal_batches
-from .copies import reduced
-from .loader_options import torchdata_options, without_warning_of_vitals
+from .batch_thread import BatchesAhead, BatchThread
+from .device_copies import BatchCopies, device_of
+from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
 from .rank_exchange import compared_first, merged_in_group, states_of_all
 from .resumable import Resumable
-from .state.all_ranks import ALL_RANKS, CYCLED, states_in
-from .state.state_format import State, begin_next_epoch, merge_states
+from .state.state_format import ALL_RANKS, CYCLED, State, begin_next_epoch, make_state, merge_states, states_in
 from .stream_counts import end_together
-from .torchdata_iterator import Position, ended_on_error, next_worker_in, position_of, started, state_of_workers
+from .torchdata_iterator import Position, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
-from .trainers.checkpoint_callers import stores_one_for_all_ranks
-from .unequal_ranks import warning_of_unequal_ranks
+from .unequal_ranks import require_equal_batches, warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
+_COPIED = (
+    "batch_size",
+    "num_workers",
+    "drop_last",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "prefetch_factor",
+    "persistent_workers",
+    "state_of_all_ranks",
+)
 
 
 @explained
@@ -92,7 +106,7 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
         Batches that Lightning or Ray Train has prefetched, and not trained on, count as not handed out.
         """
-        if not (self.state_of_all_ranks or stores_one_for_all_ranks()):
+        if not (self.state_of_all_ranks or _stores_one_for_all_ranks()):
             return self.rank_state()
         cycled = {CYCLED: True} if lightning_loops.is_cycled(self) else {}
         return {ALL_RANKS: merged_in_group(self.dataset.world(), self.rank_state), **cycled}
@@ -128,15 +142,22 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
         num_workers = self.num_workers
-        state, next_worker = state_of_workers(position, first_worker, num_workers) if num_workers > 0 else (position, 0)
+        state, next_worker = (
+            state_of_workers(position, first_worker, num_workers) if num_workers > 0 else (position(), 0)
+        )
         return self._of_next_epoch(state) if finished else self._with_next_worker(state, next_worker)
 
     def _of_next_epoch(self, state: State) -> State:
-        return begin_next_epoch(state, keep_listing=self.dataset.listings.once)
+        shares = [self.dataset.share(world) for world in self.dataset.world().workers(self.num_workers)]
+        own = {number for _, numbers in shares for number in numbers}
+        return begin_next_epoch(state, shares[0][0], own, keep_listing=self.dataset.listings.once)
 
     def _with_next_worker(self, state: State, next_worker: int) -> State:
         world = self.dataset.world()
-        return {**state, "turns": [[world.rank, world.world_size, self.num_workers, next_worker]]}
+        turns = [[world.rank, world.world_size, self.num_workers, next_worker]]
+        return make_state(
+            state["chain"], state["listing"], state["epoch"], state["num_streams"], state["streams"], turns
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Let the next pass continue where all ranks were.
@@ -250,3 +271,86 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""
         return reduced(self, self.rank_state() if self._has_pass and get_spawning_popen() is None else None)
+
+
+def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Make the result of ``StatefulLoader.__reduce__``: the generator inside torchdata's loader cannot be pickled.
+
+    Args:
+        loader: to copy. The copy starts workers of its own.
+        state: with which the copy starts; ``None`` if the dataset has it.
+    """
+    options = {name: getattr(loader, name) for name in (*_COPIED, *loader.own_options)}
+    if loader.num_workers > 0:
+        options["multiprocessing_context"] = loader.multiprocessing_context.get_start_method()
+    listings = loader.dataset.listings
+    options.update(list_once=listings.once, list_in_rank_0=listings.in_rank_0)
+    return _rebuilt, (type(loader), loader.dataset, options, state)
+
+
+def _rebuilt(loader_type: Callable[..., Any], dataset: Any, options: dict[str, Any], state: Any) -> Any:
+    loader = loader_type(dataset, **options)
+    if state is not None:
+        loader.load_merged(state)
+    return loader
+
+
+@explained
+class ThreadLoader(StatefulLoader):
+    """What :func:`thread_loader` returns: a :class:`StatefulLoader` whose batches are made by a thread of this process.
+
+    Args:
+        dataset: the chain.
+        num_threads: for the pipes that decode in threads; ``None`` for one for each processor of this rank.
+        prefetch_batches: number of batches that are made ahead.
+        device: to which batches are copied; ``None`` for none.
+        **options: of :class:`StatefulLoader`.
+    """
+
+    own_options = ("num_threads", "prefetch_batches", "device")
+
+    def __init__(
+        self,
+        dataset: Resumable,
+        *,
+        num_threads: int | None = None,
+        prefetch_batches: int = 2,
+        device: torch.device | str | int | None = None,
+        **options: Any,
+    ) -> None:
+        num_threads = whole_or_none("num_threads", num_threads, at_least=0)
+        if options.get("num_workers"):
+            raise check.marked(
+                ValueError("num_workers must be 0, because this loader has no processes; stateful_loader has them.")
+            )
+        self.prefetch_batches, self.device = whole("prefetch_batches", prefetch_batches), device_of(device)
+        super().__init__(dataset, **options)
+        self.num_threads = num_processors_of_rank() if num_threads is None else num_threads
+        to_gpu = self.device is not None and self.device.type == "cuda"
+        dataset.batch_options = BatchOptions.of(self, num_threads=self.num_threads, to_gpu=to_gpu)
+        self._threads: list[BatchThread] = []  # of passes that may not have ended
+
+    def _started(self) -> Iterator[Any]:
+        self._join_stopped()
+        copies = BatchCopies(self.device, pin_memory=self.pin_memory and torch.cuda.is_available())
+        items = iter(self.dataset)
+        capture = self.dataset.captures_of_pass()
+        thread = BatchThread(items, self, copies, capture)
+        self._threads.append(thread)
+        return BatchesAhead(thread, copies, capture())
+
+    def _join_stopped(self) -> None:
+        """Wait for the passes that were left early, so that no two of them call the functions of the chain."""
+        stopped = [thread for thread in self._threads if thread.is_stopping]
+        with waiting("ending the pass before"):
+            for thread in stopped:
+                thread.join()
+        self._threads = [thread for thread in self._threads if thread not in stopped]
+
+
+_SAVERS = ("torch.distributed.checkpoint", "accelerate.checkpointing")
+
+
+def _stores_one_for_all_ranks() -> bool:
+    """Whether the caller is a framework that asks every rank for its state, and stores one answer for all of them."""
+    return lightning_loops.asks_all_ranks() or any(True for _ in callers(*_SAVERS))

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..errors import StateError
-from .state.all_ranks import ALL_RANKS
+from .state.state_format import ALL_RANKS
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def mix_report(state: Any) -> MixReport:
     are not counted.
 
     Args:
-        state: of a loader, a ``Resumable`` or the mixture; or a list of the states of all ranks.
+        state: of a loader or a ``Resumable``; or a list of the states of all ranks.
 
     Returns:
         A report of all streams in the state: of all ranks, if it is the result of ``merge_states`` or a list. Of a
@@ -68,19 +68,21 @@ def mix_report(state: Any) -> MixReport:
         StateError: if it is not a state, or not one of a chain with ``mix``.
 
     Example:
-        >>> from torchdata_remote import mix
+        >>> from torchdata_remote import Resumable, mix
         >>> cats, dogs = [IterableWrapper(range(9)).sharding_filter_rank() for _ in range(2)]
         >>> pipe = mix({"cats": (cats, 1), "dogs": (dogs, 3)}, seed=2, stop=8)
-        >>> len(list(pipe))
-        8
-        >>> report = mix_report(pipe.state_dict())
+        >>> data = Resumable(pipe)
+        >>> items = iter(data)
+        >>> [next(items) for _ in range(7)]
+        [0, 1, 2, 3, 4, 0, 5]
+        >>> report = mix_report(data.state_dict())
         >>> report.drawn, report.restarts, report.phases[0].weights
-        ({'cats': 1, 'dogs': 7}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
+        ({'cats': 1, 'dogs': 6}, {'cats': 0, 'dogs': 0}, {'cats': 1.0, 'dogs': 3.0})
     """
     found = list(_mixtures(state))
     if not found and "Mixed(" not in json.dumps(state, default=repr):  # streams that have not begun have no counts
         raise StateError(f"mix_report: expected the state_dict() of a chain with mix(), got {check.shown(state)}.")
-    rows = [row for mixture in found for row in mixture.get("phases", ())]
+    rows = [row for mixture in found for row in mixture["phases"]]
     phases: list[MixPhase] = []
     for start, weights, drawn, _ in sorted(rows, key=itemgetter(0)):
         if phases and phases[-1].weights == weights:  # of another stream
@@ -89,24 +91,18 @@ def mix_report(state: Any) -> MixReport:
         else:
             phases.append(MixPhase(start, dict(weights), dict(drawn)))
     restarts: dict[str, int] = {}
-    for name, count in (pair for mixture in found for pair in _restarts(mixture)):
+    for name, count in (pair for mixture in found for pair in mixture["restarts"].items()):
         restarts[name] = max(count, restarts.get(name, 0))
     return MixReport(tuple(phases), restarts)
 
 
-def _restarts(mixture: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-    if "restarts" in mixture:
-        return cast("Mapping[str, int]", mixture["restarts"]).items()
-    return [(name, num_passes) for name, num_passes, _ in mixture["sources"]]
-
-
 def _mixtures(state: Any) -> Iterator[Mapping[str, Any]]:
-    """Find the positions of the outermost mixtures in a state."""
+    """Find the marks of the outermost mixture of each stream in a state: the last one of its chain."""
     if isinstance(state, Mapping):
-        if "replay" in state:
-            yield state["replay"]
-        elif {"draws", "passed", "sources"} <= state.keys():
-            yield state
+        if "marks" in state:
+            marks = {number: mark for number, _, mark in state["marks"] if isinstance(mark, Mapping)}
+            if marks:
+                yield marks[max(marks)]
         else:
             for name, value in state.items():
                 yield from _mixtures(json.loads(value) if name == ALL_RANKS else value)

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
+from ..core.arguments.check import marked
 from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
 from ..core.frameworks.second_split import refuse_second_split, second_splitter
@@ -20,16 +21,16 @@ from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.unbroken import unbroken
 from ..core.world import World, detect_world, place_in
-from ..pipes.base.chain import all_pipes, describe
-from .batch_options import BatchOptions
-from .listing.listings import Listings
-from .listing.packed_listing import Listed
-from .loader_options import require_chain
-from .state.mixture_states import with_mixture_of
-from .state.state_format import State, check_same, check_same_chain, check_state, make_state, state_of_rank
-from .stream_copies import ChainTemplate, check_resumable, require_split
-from .stream_counts import number_of_streams, require_equal_shares, warn_of_memory
-from .stream_pass import EpochRun, Stream, num_left, start_of
+from ..errors import StateError
+from ..pipes.chain import all_pipes, describe
+from ..pipes.shares import Share, marks_from_json
+from ..pipes.split_guard import has_all_ranks
+from .listings import Listed, Listings
+from .loader_options import BatchOptions, require_chain
+from .state.chain_options import with_mixture_of
+from .state.state_format import ENDED, Row, State, check_same_chain, check_state, make_state
+from .stream_counts import number_after_division, number_of_streams, require_equal_shares, warn_of_memory
+from .stream_pass import Chain, EpochRun, Stream, check_resumable, is_sharded
 from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
@@ -38,10 +39,11 @@ from .worker_mark import WorkerMark
 class Resumable(SentToWorkers, IterableDataset[Any]):
     """A chain of pipes as a plain ``IterableDataset`` with ``state_dict()`` and ``load_state_dict()``.
 
-    The chain runs as ``num_streams`` streams. Each stream is a copy of the chain that reads its own share of the shards
-    in its own order. Streams are assigned to the slots (ranks x workers): stream *v* to slot ``v % num_slots``. The
-    next item of a slot is always of the stream that has handed out least. The state is stored per stream: any world of
-    up to ``num_streams`` slots can load it, and each stream continues byte for byte.
+    The chain runs as ``num_streams`` streams. Each stream is a pass over the chain that reads its own share of the
+    shards in its own order. Streams are assigned to the slots (ranks x workers): stream *v* to slot ``v % num_slots``.
+    The next item of a slot is always of the stream that has handed out least. The state is stored per stream: any world
+    can load it. Each stream continues byte for byte; where there are more slots than streams, what each has left is
+    divided.
 
     The state is plain JSON: the position of the chain after the last item that was handed out. It contains no samples
     and no credentials.
@@ -50,11 +52,12 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     of this object, which start at epoch 0: call ``set_epoch``, or use ``stateful_loader``, which does.
 
     Args:
-        pipe: the chain; more than one stream needs ``sharding_filter_rank`` in it. It is copied and not changed.
+        pipe: the chain; more than one stream needs ``sharding_filter_rank`` in it. It is not changed.
         num_streams: in the whole world; ``None`` takes one for each slot. To resume in other worlds choose a number
             that their numbers of slots divide, such as 24 or 240. Each stream has its own ``shuffle_samples`` buffer,
             so each slot has ``num_streams / num_slots`` of them. All streams of a process share the
-            ``max_buffer_bytes`` of ``async_prefetch``; each has at least one part.
+            ``max_buffer_bytes`` of ``async_prefetch``; each has at least one part. An epoch that is resumed has the
+            streams of its state.
 
     Raises:
         StateError: if a pipe of the chain cannot be resumed; names what to use instead.
@@ -128,15 +131,11 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.require_unset()
         if self.latest_pass is not None and self.loaded is None:
-            return self.latest_pass.saved(self.chain)
-        num_streams, own = self.share(self.world())
-        positions = self._loaded_positions()
-        streams = {number: start_of(number, positions) for number in own}
+            return self.latest_pass.capture(self.chain)()
+        num_streams, streams = self.streams(self.world())
         listing = None if self.loaded is None else self.loaded["listing"]
-        return make_state(self.chain, listing, self.next_epoch, num_streams, streams)
-
-    def _loaded_positions(self) -> dict[int, Any] | None:
-        return None if self.loaded is None else dict(self.loaded["streams"])
+        rows = [stream.row() for stream in streams]
+        return make_state(self.chain, listing, self.next_epoch, num_streams, rows)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass continue where the streams were.
@@ -150,9 +149,9 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         check_state(state)
         loaded = with_mixture_of(self.chain, state)
         check_same_chain(loaded["chain"], self.chain)
-        if self.num_streams is not None:
-            check_same("number of streams", loaded["num_streams"], self.num_streams, "Pass num_streams as it was.")
-        self.loaded, self._loaded_streams = loaded, loaded["num_streams"]
+        # Those that were divided have the number before with them, by which the next epoch is the same without a stop
+        rows = [share for _, _, *shares in loaded["streams"] for share in shares]
+        self.loaded, self._loaded_streams = loaded, rows[0][1] if rows else loaded["num_streams"]
 
     def __iter__(self) -> Iterator[Any]:
         end_worker_with_trainer()
@@ -161,26 +160,27 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         self._refuse_second_split()
         warn_if_state_is_missing()
         state, epoch = self.loaded, self.next_epoch
-        num_streams, own = self.share(self.world())
-        require_split(self.pipe, num_streams)
+        num_streams, streams = self.streams(self.world())
+        if num_streams > 1 and not is_sharded(self.pipe):
+            raise StateError(
+                f"{num_streams} streams would read the same: put sharding_filter_rank() behind the URLs of the chain."
+            )
         require_equal_shares(self.pipe, num_streams, self.world().world_size)
-        positions = self._loaded_positions()
-        streams = [Stream(number, start_of(number, positions)) for number in own]
         warn_of_memory(self.pipe, len(streams))
-        template = ChainTemplate(self.pipe, epoch, len(streams), self.listings.of(epoch), self.batch_options)
-        run = EpochRun(template, epoch, num_streams, streams)
+        chain = Chain(self.pipe, epoch, len(streams), self.listings.of(epoch), self.batch_options)
+        run = EpochRun(chain, num_streams, streams)
         run.listing = None if state is None else state["listing"]
         self.pass_begun(run)
         return unbroken(run.items(run.listing))
 
-    def snapshot_of_pass(self) -> Callable[[], State]:
-        """Return a function that makes the state of the latest pass, in any thread and whatever begins after it."""
+    def captures_of_pass(self) -> Callable[[], Callable[[], State]]:
+        """Return a function that captures where the latest pass is, in any thread and whatever begins after it."""
         assert self.latest_pass is not None
-        return partial(self.latest_pass.saved, self.chain)
+        return partial(self.latest_pass.capture, self.chain)
 
     def _refuse_second_split(self) -> None:
         refuse_skipping(self)
-        if not any(getattr(pipe, "has_all_ranks", None) is True for pipe in all_pipes(self.pipe)):
+        if not has_all_ranks(self.pipe):
             refuse_second_split(type(self).__name__, second_splitter())
 
     def pass_begun(self, run: EpochRun | None = None) -> None:
@@ -190,9 +190,26 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
     def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        requested = self._loaded_streams if self.num_streams is None else self.num_streams
+        if self.loaded is not None:  # its streams are divided where there are fewer than slots
+            requested: int | None = number_after_division(self.pipe, self.loaded["num_streams"], world)
+        else:
+            requested = self.num_streams or self._loaded_streams
+            if requested is not None and requested == self._loaded_streams and requested < world.num_slots:
+                requested = None
         num_streams = number_of_streams(world, requested, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)
+
+    def streams(self, world: World) -> tuple[int, list[Stream]]:
+        """The number of streams, and those that a slot reads, at their places in the loaded state.
+
+        Raises:
+            StateError: if a stream is not in the state.
+        """
+        num_streams, own = self.share(world)
+        if self.loaded is None:
+            return num_streams, [Stream(number, Share(number, num_streams)) for number in own]
+        saved, rows = self.loaded["num_streams"], {row[0]: row for row in self.loaded["streams"]}
+        return num_streams, [_divided(number, rows, saved, num_streams // saved) for number in own]
 
     def __len__(self) -> int:
         return length_for_caller(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
@@ -206,7 +223,7 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         key = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
         if key not in self._known_lengths:
             of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == key[0]}
-            self._known_lengths = {**of_epoch, key: self._lengths(worlds, {})}
+            self._known_lengths = {**of_epoch, key: self._lengths(worlds, left=False)}
         return list(self._known_lengths[key])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
@@ -215,11 +232,20 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             TypeError: if the chain has no length.
         """
-        return self._lengths(worlds, self._loaded_positions() or {})
+        return self._lengths(worlds, left=True)
 
-    def _lengths(self, worlds: Sequence[World], positions: Mapping[int, Any]) -> list[int]:
-        template = ChainTemplate(self.pipe, 0, 1, self.listings.kept)
-        return [num_left(template, *self.share(world), positions) for world in worlds]
+    def _lengths(self, worlds: Sequence[World], *, left: bool) -> list[int]:
+        chain = Chain(self.pipe, 0, 1, self.listings.kept)
+        loaded, lengths = self.loaded, []
+        try:
+            if not left:
+                self.loaded = None
+            for world in worlds:
+                streams = [stream for stream in self.streams(world)[1] if not stream.ended]
+                lengths.append(sum(chain.length(stream.share) - stream.num_passed for stream in streams))
+        finally:
+            self.loaded = loaded
+        return lengths
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.
@@ -236,12 +262,58 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return self.listings.made(self._list, self.world(), epoch, num_workers)
 
     def _list(self) -> Listed:
-        return ChainTemplate(self.pipe, 0, 1).listed()
+        return Chain(self.pipe, 0).listed()
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()
         warn_if_state_is_missing()
         if get_worker_info() is not None:
             return {**vars(self), "latest_pass": None}
-        loaded = None if self.loaded is None else state_of_rank(self.loaded, self.world())
-        return {**vars(self), "latest_pass": None, "_world": detect_world(), "loaded": loaded}
+        return {**vars(self), "latest_pass": None, "_world": detect_world()}
+
+
+def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> Stream:
+    """Make a stream of a state, or a part of one where there are more slots than streams.
+
+    Args:
+        number: of the stream now.
+        rows: number -> stream in the state.
+        saved: number of streams in the state.
+        parts: into which each is divided.
+    """
+    part, before = divmod(number, saved)
+    if before not in rows:
+        raise StateError(
+            f"The state has no stream {before}: it is of one slot. Merge the states of all ranks by merge_states()."
+        )
+    _, place, *shares = rows[before]
+    share = Share.from_json(shares[0]) if shares else Share(before, saved)
+    if parts == 1:
+        return Stream(number, share, place)
+    marks = marks_from_json(place["marks"]) if isinstance(place, Mapping) else {}
+    is_begun = part == 0 or place == ENDED
+    return Stream(number, share.divided(marks, parts)[part], place if is_begun else None)
+
+
+def twin_of(dataset: Resumable) -> Resumable:
+    """Copy a dataset for another loader, with its kept listing: two loaders must not share one dataset's position."""
+    twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
+    if dataset.listings.kept is not None:
+        twin.listings.keep(dataset.listings.kept)
+    return twin
+
+
+def dataset_of(pipe: IterDataPipe[Any] | Resumable, num_streams: int | None) -> Resumable:
+    """Make the dataset of a loader, from its arguments.
+
+    Raises:
+        ValueError: for a number of streams beside a ``Resumable``, which has its own.
+    """
+    if not isinstance(pipe, Resumable):
+        return Resumable(pipe, num_streams=num_streams)
+    if num_streams is not None:
+        raise marked(
+            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
+        )
+    has_loader = pipe.read_by_workers is None
+    return twin_of(pipe) if has_loader else pipe

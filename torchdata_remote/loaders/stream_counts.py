@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Protocol
 
 from ..core.iter_datapipe import IterDataPipe
 from ..core.world import World, counted, described
 from ..errors import StateError
-from ..pipes.base.chain import all_pipes, functional_name, sources_of
-from ..pipes.base.datapipe import DataPipe
+from ..pipes.chain import all_pipes, functional_name, sources_of
+from ..pipes.datapipe import DataPipe
 
 _MANY_SAMPLES = 50_000
 _MANY_BYTES = 4 << 30
@@ -36,6 +37,28 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
     return requested
 
 
+def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> int:
+    """Compute the number of streams of a state after they are divided, so that each slot has one at least.
+
+    Where all streams have equally many items, each slot gets equally many streams.
+
+    Raises:
+        StateError: for ``equalize_ranks``: what is left of a stream cannot be divided into equal parts.
+    """
+    if saved >= world.num_slots:
+        return saved
+    if any(getattr(type(found), "gives_equal_counts", False) for found in all_pipes(pipe)):
+        raise StateError(
+            f"{described(world, 'slot')} for {counted(saved, 'stream')} of a state with equalize_ranks(), of which "
+            f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
+            "epoch by set_epoch()."
+        )
+    divided = saved * -(-world.num_slots // saved)
+    if divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe)):
+        return math.lcm(saved, world.num_slots)
+    return divided
+
+
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:
     """Check that each rank reads the same number of streams, if the chain equalizes ranks.
 
@@ -46,8 +69,8 @@ def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: 
     if num_streams % world_size and equal:
         raise StateError(
             f"{num_streams} streams over {world_size} ranks: some would have more than others, for all that "
-            f"{functional_name(equal[-1])} does. Use a number of ranks that divides the number of streams, or begin "
-            f"anew with num_streams={-(-num_streams // world_size) * world_size}."
+            f"{functional_name(type(equal[-1]))} does. Use a number of ranks that divides the number of streams, or "
+            f"begin anew with num_streams={-(-num_streams // world_size) * world_size}."
         )
 
 
@@ -67,7 +90,7 @@ def end_together(chain: StreamedChain) -> bool:
     """Whether all ranks have the same number of items, so that they start and end each epoch together."""
     pipe, (num_streams, _) = chain.pipe, chain.share(chain.world())
     while not (equal := equal_counts(pipe, num_streams)):
-        sources = [source for _, _, source in sources_of(pipe)]
+        sources = list(sources_of(pipe))
         # Pipes that drop items have no length
         if equal is False or len(sources) != 1 or not hasattr(type(pipe), "__len__"):
             return False

@@ -1,28 +1,141 @@
-"""One pass over the streams of a process, round-robin."""
+"""One pass over the streams of a process: passes over shares of one chain, by turns."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ..core.frameworks.call_stack import raised_here
-from ..core.iter_datapipe import IterDataPipe
-from ..core.processes.worker_errors import with_own_arguments
-from ..core.world import World
-from ..errors import RemoteDataError, StateError
-from ..pipes.base.chain import all_pipes, load_state, name_of, state_of, take_together, warm_up
-from ..pipes.base.datapipe import DataPipe, OtherStateError
-from .state.state_format import ENDED, State, check_same_listing, make_state
-from .stream_copies import ChainTemplate
+from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
+from ..errors import StateError
+from ..pipes.chain import all_pipes, name_of, sources_of
+from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
+from ..pipes.env import Env, Marks, Shared
+from ..pipes.passes import Pass
+from ..pipes.shares import Share, marks_from_json, marks_to_json
+from ..pipes.slots import length_of
+from .listings import Listed
+from .loader_options import BatchOptions
+from .state.fingerprints import Fingerprint, fingerprint, sorted_names
+from .state.state_format import ENDED, Row, State, check_same_listing, make_state
 
-# Errors that a value of an unexpected type or out of bounds causes.
-_DAMAGE_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_INSTEAD = {
+    "Shuffler": "shuffle_samples(), or shuffle_shards() for URLs",
+    "ShardingFilter": "sharding_filter_rank()",
+    "UnBatcher": "flat_map(list), or batch() only once",
+    "FlatMapper": "flat_map()",
+    "ShuffledFlatMapper": "flat_map(), and shuffle_samples()",
+    "Cycler": "repeat_epochs()",
+    "Repeater": "flat_map() with a function that returns [item] * times; torchdata_remote.RepeatEpochs repeats passes",
+    "Header": "take()",
+    "BucketBatcher": "bucket()",
+    "MaxTokenBucketizer": "bucket(max_tokens=...)",
+    "Concater": "list_remote() with several sources, or mix()",
+    "SampleMultiplexer": "mix()",
+    "Multiplexer": "mix()",
+    "Zipper": "one chain whose samples have all members",
+    "Prefetcher": "async_prefetch()",
+    "PinMemory": "stateful_loader(), which pins memory by itself",
+    "WriteShards": "a plain DataLoader: writing is not resumed",
+}
 
 
-def _is_of_the_data(error: Exception) -> bool:
-    return isinstance(error, RemoteDataError) and not isinstance(error, OtherStateError)
+def check_resumable(pipe: IterDataPipe[Any]) -> None:
+    """Check that each pipe of a chain can be resumed.
+
+    Raises:
+        StateError: if a pipe cannot; names it and what to use instead.
+    """
+    for found in all_pipes(pipe):
+        if isinstance(found, DataPipe):
+            found.require_resumable()
+        is_known = isinstance(found, DataPipe | Mapper | Filter | Batcher | IterableWrapper) or gives_urls(found)
+        name = name_of(found)
+        if name in _INSTEAD or not (is_known or hasattr(type(found), "state_dict")):
+            instead = _INSTEAD.get(
+                name, "torch's map, filter, batch or collate, or give it state_dict and load_state_dict"
+            )
+            raise StateError(f"{name} cannot be resumed where it was. Use instead: {instead}.")
+        if isinstance(found, IterableWrapper) and isinstance(found.iterable, Iterator):
+            raise StateError(
+                "IterableWrapper holds an iterator, which can be read once only. Pass a list of its items."
+            )
+
+
+def is_sharded(pipe: IterDataPipe[Any]) -> bool:
+    """Whether all listings of a chain are split."""
+    if hasattr(type(pipe), "current_world"):
+        return True
+    sources = list(sources_of(pipe))
+    return bool(sources) and all(map(is_sharded, sources))
+
+
+class Chain:
+    """A chain that the streams of this process read in one epoch.
+
+    Args:
+        pipe: the last one.
+        epoch: of the passes.
+        num_streams: that this process reads at the same time.
+        listed: what another process has listed, or its error, which :meth:`fingerprints` raises; ``None`` lists here.
+        options: of the loader, for pipes that take them.
+    """
+
+    def __init__(
+        self,
+        pipe: IterDataPipe[Any],
+        epoch: int,
+        num_streams: int = 1,
+        listed: Listed | Exception | None = None,
+        options: BatchOptions | None = None,
+    ) -> None:
+        self.pipe, self.epoch, self._listed = pipe, epoch, listed
+        self.pipes, listed_here = all_pipes(pipe), listed_pipes(pipe)
+        self._unshuffled = [found for found, by_epoch in listed_here if not by_epoch]
+        threads, rows = (0, None) if options is None else (options.num_threads or 0, options.rows())
+        self.shared = Shared(
+            self.pipes, listed_here, num_streams=num_streams, num_threads=threads, rows=rows, is_saved=True
+        )
+        if isinstance(listed, Listed):
+            for found, urls in zip(self._unshuffled, listed.urls, strict=True):
+                self.shared.once(id(found), (), lambda urls=urls: urls)  # type: ignore[misc]
+
+    def env(self, share: Share, resumed: Mapping[int, Any] | None = None) -> Env:
+        """The environment of a stream."""
+        return Env(self.shared, share=share, epoch=(self.epoch,), marks=Marks(resumed))
+
+    def urls(self) -> list[Sequence[Any]]:
+        """Each listing, before it is shuffled by epoch: its order determines that of all epochs."""
+        return [self.env(Share()).whole(found) for found in self._unshuffled]
+
+    def fingerprints(self) -> list[Fingerprint]:
+        """The fingerprint of each listing; lists if nothing was listed before."""
+        if isinstance(self._listed, Exception):
+            raise self._listed
+        return list(map(fingerprint, self.urls())) if self._listed is None else self._listed.fingerprints
+
+    def names(self, number: int) -> list[str]:
+        """The redacted URLs of a listing, in the order of its fingerprint's values."""
+        return sorted_names(self.urls()[number])
+
+    def listed(self) -> Listed:
+        """The listing for other processes, so that they need not list."""
+        return Listed([list(urls) for urls in self.urls()], self.fingerprints())
+
+    def length(self, share: Share) -> int:
+        """Count the items of a share.
+
+        Raises:
+            TypeError: if the chain has no length.
+        """
+        try:
+            return length_of(self.pipe, self.env(share))
+        except TypeError as error:
+            raise TypeError(
+                f"{name_of(self.pipe)} has no length ({error}). Chain equalize_ranks(), which takes it from the "
+                "manifest, or count steps instead of epochs."
+            ) from error
 
 
 class Stream:
@@ -30,96 +143,50 @@ class Stream:
 
     Args:
         number: among all streams.
-        start: its position in the loaded state; ``None`` for the beginning.
+        share: of the data.
+        start: its place in the loaded state; ``None`` for the beginning.
     """
 
-    def __init__(self, number: int, start: Any) -> None:
-        self.number, self._start = number, start
+    def __init__(self, number: int, share: Share, start: Any = None) -> None:
+        self.number, self.share, self._start = number, share, start
         self.ended = start == ENDED
         self.num_passed: int = start["passed"] if isinstance(start, Mapping) else 0
-        self._chain: IterDataPipe[Any] | None = None
-        self._mixture: Any = None  # whose weights may differ from those of the state
-        self._known: tuple[int, Any] = -1, None  # the state after so many items
+        self._env: Env | None = None
+        self.pass_: Pass[Any] | None = None
+        self._has_items = False
 
-    def open(self, template: ChainTemplate, num_streams: int) -> IterDataPipe[Any]:
-        """Copy the chain for this stream, and load its position."""
-        chain = template.stream(World(rank=self.number, world_size=num_streams))
-        self._mixture = next((pipe for pipe in reversed(all_pipes(chain)) if hasattr(type(pipe), "replay_to")), None)
+    def open(self, chain: Chain) -> Pass[Any]:
+        """Make the pass over the share, from the place in the state on."""
+        resumed = marks_from_json(self._start["marks"]) if isinstance(self._start, Mapping) else {}
+        self._env = chain.env(self.share, resumed)
+        self.pass_ = self._env.open(chain.pipe)
         if self._start is not None:
-            with self._refusing_damage(by_any_pipe=True):
-                load_state(chain, self._start["at"])
-                if self._mixture is not None:
-                    self._mixture.replay_to(self._start.get("replay"))
-        return chain
+            self.pass_.resume(self._start["at"])
+        return self.pass_
 
-    def warm_up(self, chain: IterDataPipe[Any]) -> Iterator[None]:
-        """Warm up the chain: yield after each step, so that several streams can be warmed up concurrently."""
-        with self._refusing_damage():
-            yield from warm_up(chain)
+    def count(self) -> int:
+        """Count an item that is handed out."""
+        self._has_items = True
+        self.num_passed += 1
+        return self.num_passed
 
-    def items(self, chain: IterDataPipe[Any]) -> Generator[Any, None, None]:
-        """The items from the start position on."""
-        with self._refusing_damage():
-            for item in chain:
-                self._chain = chain
-                self.num_passed += 1
-                yield item
-        self.ended = True
-
-    @contextmanager
-    def _refusing_damage(self, *, by_any_pipe: bool = False) -> Iterator[None]:
-        """Raise a ``StateError`` if a pipe of this package fails to start at the loaded position.
-
-        Errors of functions of the user, which these pipes call, are not changed.
-        """
-        try:
-            yield
-        except _DAMAGE_ERRORS as error:
-            has_started = self._start is None or self._chain is not None
-            if has_started or _is_of_the_data(error) or not (by_any_pipe or raised_here(error)):
-                raise
-            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise StateError(
-                f"Stream {self.number}: the chain cannot begin at {self._start!r:.300} ({cause}). The state is "
-                "damaged: load another one."
-            ) from error
-
-    def num_left(self, template: ChainTemplate, num_streams: int) -> int:
-        """Count the items from the start position on.
-
-        Raises:
-            TypeError: if the chain has no length.
-        """
-        chain = template.stream(World(rank=self.number, world_size=num_streams))
-        if self.ended:
-            return 0
-        try:
-            return len(chain) - self.num_passed
-        except TypeError as error:
-            raise TypeError(
-                f"{name_of(chain)} has no length ({error}). Chain equalize_ranks(), which takes it from the manifest, "
-                "or count steps instead of epochs."
-            ) from error
-
-    def state(self) -> Any:
-        """The position after the last item."""
-        if self.ended:
-            return ENDED
-        if self._chain is None:
-            return self._start
-        if self._known[0] != self.num_passed:
-            state = {"passed": self.num_passed, "at": state_of(self._chain)}
-            if self._mixture is not None:
-                state["replay"] = self._mixture.replay_point()
-            self._known = self.num_passed, state
-        return self._known[1]
+    def row(self) -> Row:
+        """The place after the last item, for a state."""
+        place = ENDED if self.ended else self._start
+        if self._has_items and not self.ended and self.pass_ is not None and self._env is not None:
+            place = {
+                "passed": self.num_passed,
+                "at": self.pass_.position,
+                "marks": marks_to_json(self._env.marks.now()),
+            }
+        return [self.number, place, *([self.share.to_json()] if self.share.cuts else [])]
 
 
 class EpochRun:
     """One pass over the streams of this process."""
 
-    def __init__(self, template: ChainTemplate, epoch: int, num_streams: int, streams: list[Stream]) -> None:
-        self.template, self.epoch, self.num_streams, self._streams = template, epoch, num_streams, streams
+    def __init__(self, chain: Chain, num_streams: int, streams: list[Stream]) -> None:
+        self.chain, self.epoch, self.num_streams, self._streams = chain, chain.epoch, num_streams, streams
         self.listing: list[dict[str, Any]] | None = None
         self._has_started = False
         self._failed: str | None = None
@@ -136,8 +203,7 @@ class EpochRun:
         """Yield the items of all streams: always of the stream that has handed out least."""
         self._has_started = True
         try:
-            with with_own_arguments():
-                yield from self._items(expected_listing)
+            yield from self._items(expected_listing)
         except GeneratorExit:  # between two items
             raise
         except BaseException as error:
@@ -145,84 +211,57 @@ class EpochRun:
             raise
 
     def _items(self, expected_listing: list[Any] | None) -> Iterator[Any]:
-        listings = self.template.listings
-        self.listing = self.template.fingerprints()
+        chain = self.chain
+        self.listing = chain.fingerprints()
         if expected_listing is not None:
             advice = "Objects were added, removed or replaced since the state was saved: restore them, or begin anew."
-            check_same_listing(expected_listing, self.listing, advice, names=lambda number: listings[number].names())
-        streams = [stream for stream in self._streams if not stream.ended]
-        chains = [stream.open(self.template, self.num_streams) for stream in streams]
-        own = [found for found in all_pipes(self.template.pipe) if isinstance(found, DataPipe)]
-        for pipe in own:
-            pipe.forget_skipped()
-        if len(streams) == 1:
-            yield from streams[0].items(chains[0])
-        else:
-            for _ in take_together(map(Stream.warm_up, streams, chains)):
-                pass
-            yield from _round_robin(streams, chains)
-        for pipe in own:
-            pipe.warn_of_skipped()
+            check_same_listing(expected_listing, self.listing, advice, names=chain.names)
+        waiting: list[tuple[int, int, Iterator[Any], Stream]] = []
+        try:
+            waiting.extend(
+                (stream.num_passed, stream.number, iter(stream.open(chain)), stream)
+                for stream in self._streams
+                if not stream.ended
+            )
+            for *_, stream in waiting if len(waiting) > 1 else ():
+                assert stream.pass_ is not None
+                stream.pass_.start()
+            heapq.heapify(waiting)
+            is_first = True
+            while waiting:
+                _, number, items, stream = waiting[0]
+                for item in items:
+                    passed = stream.count()
+                    if is_first and stream.pass_ is not None:
+                        is_first = False
+                        check_first(chain.pipe, stream.pass_, item)
+                    yield item
+                    del item
+                    if len(waiting) > 1:
+                        heapq.heapreplace(waiting, (passed, number, items, stream))
+                        break
+                else:
+                    stream.ended = True
+                    heapq.heappop(waiting)
+            end_pass(chain.shared)
+        finally:
+            for stream in self._streams:
+                if stream.pass_ is not None:
+                    stream.pass_.close()
 
-    def state(self) -> dict[int, Any]:
-        """The position of each stream."""
+    def capture(self, chain: Sequence[str]) -> Callable[[], State]:
+        """Capture where all streams are, at little cost; the returned function makes the state of it.
+
+        Args:
+            chain: its description.
+
+        Raises:
+            StateError: after an error.
+        """
         if self._failed is not None:
             raise StateError(
                 f"The pass ended by an error, in the middle of a sample: resume from a state that was saved before it. "
                 f"({self._failed})"
             )
-        return {stream.number: stream.state() for stream in self._streams}
-
-    def saved(self, chain: Sequence[str]) -> State:
-        """The state after the last item: of a chain with this description."""
-        return make_state(chain, self.listing, self.epoch, self.num_streams, self.state())
-
-
-def _round_robin(streams: Sequence[Stream], chains: Sequence[IterDataPipe[Any]]) -> Iterator[Any]:
-    """Yield an item of the stream that has handed out least, again and again."""
-    waiting = [
-        (stream.num_passed, stream.number, stream.items(chain)) for stream, chain in zip(streams, chains, strict=True)
-    ]
-    heapq.heapify(waiting)
-    try:
-        while waiting:
-            num_passed, number, items = waiting[0]
-            for item in items:
-                heapq.heapreplace(waiting, (num_passed + 1, number, items))
-                yield item
-                break
-            else:
-                heapq.heappop(waiting)
-    finally:
-        for _, _, items in waiting:
-            items.close()
-
-
-def num_left(template: ChainTemplate, num_streams: int, own: Iterable[int], positions: Mapping[int, Any]) -> int:
-    """Count the items that a slot has left.
-
-    Args:
-        template: of the chain.
-        num_streams: of all slots.
-        own: those of the slot.
-        positions: at which streams start; the others start at their beginning.
-
-    Raises:
-        TypeError: if the chain has no length.
-    """
-    return sum(Stream(number, positions.get(number)).num_left(template, num_streams) for number in own)
-
-
-def start_of(number: int, positions: Mapping[int, Any] | None) -> Any:
-    """The position at which a stream starts; ``None`` for its beginning.
-
-    Raises:
-        StateError: if the stream is not among the positions.
-    """
-    if positions is None:
-        return None
-    if number not in positions:
-        raise StateError(
-            f"The state has no stream {number}: it is of one slot. Merge the states of all ranks by merge_states()."
-        )
-    return positions[number]
+        rows = [stream.row() for stream in self._streams]
+        return partial(make_state, chain, self.listing, self.epoch, self.num_streams, rows)

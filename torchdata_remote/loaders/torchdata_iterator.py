@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..core.notices.progress_bar import first_awaited, waiting
+from ..core.notices.progress_bar import waiting
 from ..core.processes.job_signals import end_by_kill, own_fork_server
 from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
-from ..core.processes.worker_errors import with_clear_errors
+from ..core.processes.worker_errors import end_workers_of
 from ..core.world import World
 from .state.state_format import State, merge_states
 
@@ -44,15 +43,8 @@ def _end_workers_in(error: BaseException) -> None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         iterator = frame.f_locals.get("self")
         if isinstance(iterator, _BaseDataLoaderIter) and hasattr(iterator, "_workers_status"):
-            with contextlib.suppress(RuntimeError):  # of torch, about a worker that was killed: the error is known
-                _end_workers_of(iterator)
+            end_workers_of(iterator)
             return
-
-
-def _end_workers_of(iterator: Any) -> None:
-    if (shut_down := getattr(iterator, "_shutdown_workers", None)) is not None:  # it has workers
-        end_by_kill(iterator)
-        shut_down()
 
 
 def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -72,7 +64,7 @@ def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 Position = tuple[bool, Any]
-"""Whether a pass has ended, and the position after its last batch: a state, or those of all workers."""
+"""Whether a pass has ended, and the position after its last batch: what makes a state, or the states of workers."""
 
 
 def position_of(batches: Any, dataset: Any) -> Position:
@@ -85,8 +77,8 @@ def position_of(batches: Any, dataset: Any) -> Position:
     if hasattr(batches, "position"):
         return batches._finished, batches.position
     # Of one with workers, what they have sent with the last batch
-    state = dataset.snapshot_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
-    return batches._finished, state
+    position = dataset.captures_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
+    return batches._finished, position
 
 
 def state_of_workers(position: Any, first_worker: int, num_workers: int) -> tuple[State, int]:
@@ -107,24 +99,3 @@ def next_worker_in(state: State, world: World, num_workers: int) -> int:
         if place == [world.rank, world.world_size, num_workers]:
             return int(next_worker)
     return 0
-
-
-def ended_on_error(items: Iterable[Any], batches: Any, before: Callable[[], object] = lambda: None) -> Iterator[Any]:
-    """Yield items of a pass; after an error or an interrupt, end its workers at once.
-
-    The error's traceback refers to the iterator, so that it is collected later and together with its queues. torch can
-    then no longer notify the workers, and waits 5 s for each.
-
-    Args:
-        items: of the iterator, or the iterator itself.
-        batches: the iterator; one without workers has nothing to end.
-        before: called before the workers are ended.
-    """
-    try:
-        yield from first_awaited(with_clear_errors(items))
-    except GeneratorExit:  # between two batches
-        raise
-    except BaseException:  # an interrupt may have come between the receipt of a batch and its count
-        before()
-        _end_workers_of(batches)
-        raise

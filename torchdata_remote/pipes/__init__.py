@@ -1,40 +1,35 @@
-"""One DataPipe a module; importing this package registers their functional names."""
+"""Pipes: what is read, as a chain of descriptions; importing this package registers their functional names."""
 
-from .async_prefetch import AsyncPrefetch
-from .base.typed import IterableWrapper, IterDataPipe
 from .bucket import Bucket
-from .compose.join import join
-from .compose.mix import mix
-from .compose.mixed import Mixed, Stop
-from .compose.recipes import stream_files, stream_shards
+from .chain import show
+from .counts import FlatMap, RepeatEpochs, Skip, Take
+from .datapipe import DataPipe
 from .decode_image import DecodeImage
-from .decode_sample import DecodeSample
-from .equalize_ranks import EqualizeRanks
+from .env import Env
 from .file_reader import FileReader
-from .flat_map import FlatMap
-from .label_from_path import LabelFromPath
-from .list_remote import ListRemote
-from .list_row_groups import ListRowGroups
+from .join import join
+from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
+from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
+from .mix import Mixed, Stop, mix
 from .pack import Pack
-from .parallel_map import ParallelMap
-from .repeat_epochs import RepeatEpochs
-from .select import Select
-from .shard_tar_reader import ShardTarReader
-from .shard_zip_reader import ShardZipReader
-from .sharding_filter_rank import ShardingFilterRank
-from .shuffle_samples import ShuffleSamples
-from .shuffle_shards import ShuffleShards
-from .skip import Skip
+from .passes import Pass
+from .recipes import stream_files, stream_shards
+from .shuffle import ShuffleSamples
+from .split import EqualizeRanks, ShardingFilterRank
+from .streams import AsyncPrefetch
 from .table_reader import TableReader
-from .take import Take
-from .to_tuple import ToTuple
+from .tar_reader import ShardTarReader
+from .typed import IterableWrapper, IterDataPipe
 from .write_shards import WriteShards
+from .zip_reader import ShardZipReader
 
 __all__ = [
     "AsyncPrefetch",
     "Bucket",
+    "DataPipe",
     "DecodeImage",
     "DecodeSample",
+    "Env",
     "EqualizeRanks",
     "FileReader",
     "FlatMap",
@@ -46,6 +41,7 @@ __all__ = [
     "Mixed",
     "Pack",
     "ParallelMap",
+    "Pass",
     "RepeatEpochs",
     "Select",
     "ShardTarReader",
@@ -61,6 +57,7 @@ __all__ = [
     "WriteShards",
     "join",
     "mix",
+    "show",
     "stream_files",
     "stream_shards",
 ]

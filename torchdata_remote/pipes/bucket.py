@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,20 +15,112 @@ from ..core.arguments import check
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.scalars import float_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..errors import SampleError, StateError
+from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
-from .base.buckets import Batch, Buckets
-from .base.calls import called
-from .base.chain import Snapshot
-from .base.members import member_missing, member_of
-from .base.window import END, Window, WindowedPipe
+from .datapipe import DataPipe
+from .env import Env
+from .members import member_missing, member_of
+from .passes import END, Pass, Window
+from .threaded import called
 
 T = TypeVar("T")
 
+Batch = list[tuple[int, Any]]
+
+
+class Buckets:
+    """Items of a pass that are held, with their numbers, by bucket.
+
+    Args:
+        length_of: returns the length of an item, or what items of a batch have in common.
+        boundaries: the last lengths of all buckets but the last one; ``None`` for a bucket for each.
+        max_items: of a batch; ``None`` for no bound.
+        max_tokens: of a batch, which is its number of items times the length of the longest; ``None`` for no bound.
+    """
+
+    def __init__(
+        self,
+        length_of: Callable[[Any], Any],
+        boundaries: Sequence[float] | None,
+        max_items: int | None,
+        max_tokens: int | None,
+    ) -> None:
+        self._length_of, self._boundaries = length_of, boundaries
+        self._max_items, self._max_tokens = max_items, max_tokens
+        self._open: dict[Hashable, Batch] = {}
+        self._longest: dict[Hashable, Any] = {}
+        self._numbers: deque[int] = deque()  # of the items that were added; those at the front may have left
+        self._held: dict[int, Hashable] = {}  # number -> bucket
+
+    def restore(self, number: int, item: Any) -> None:
+        """Add an item that was held when the state was saved."""
+        self._put(number, item, *self._key_of(item))
+
+    def add(self, number: int, item: Any) -> Iterator[Batch]:
+        """Add an item, and yield the batches that are full now: without it, with it, or both in turn."""
+        key, length = self._key_of(item)
+        self._held[number] = key
+        self._numbers.append(number)
+        found = self._open.get(key)
+        if found and self._max_tokens is not None:
+            longest = max(length, self._longest[key])
+            if longest * (len(found) + 1) > self._max_tokens:
+                yield self._close(key)
+        self._put(number, item, key, length, is_new=False)
+        if self._is_full(key):
+            yield self._close(key)
+
+    def full(self) -> Iterator[Batch]:
+        """Yield the batches that are full, after they were restored."""
+        for key in list(self._open):
+            if self._is_full(key):
+                yield self._close(key)
+
+    def oldest(self) -> int | None:
+        """Number of the oldest item that is held."""
+        while self._numbers and self._numbers[0] not in self._held:
+            self._numbers.popleft()
+        return self._numbers[0] if self._numbers else None
+
+    def close_oldest(self) -> Batch:
+        """Remove the batch with the oldest item."""
+        oldest = self.oldest()
+        assert oldest is not None
+        return self._close(self._held[oldest])
+
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of all items that are held."""
+        return tuple(self._held)
+
+    def _key_of(self, item: Any) -> tuple[Hashable, Any]:
+        length = self._length_of(item)
+        return (length if self._boundaries is None else bisect_left(self._boundaries, length)), length
+
+    def _put(self, number: int, item: Any, key: Hashable, length: Any, *, is_new: bool = True) -> None:
+        if is_new:
+            self._held[number] = key
+            self._numbers.append(number)
+        self._open.setdefault(key, []).append((number, item))
+        if self._max_tokens is not None:
+            self._longest[key] = max(length, self._longest.get(key, 0))
+
+    def _is_full(self, key: Hashable) -> bool:
+        num_items = len(self._open[key])
+        if self._max_items is not None and num_items >= self._max_items:
+            return True
+        return self._max_tokens is not None and self._longest[key] * (num_items + 1) > self._max_tokens
+
+    def _close(self, key: Hashable) -> Batch:
+        self._longest.pop(key, None)
+        batch = self._open.pop(key)
+        for number, _ in batch:
+            del self._held[number]
+        return batch
+
 
 @functional_datapipe("bucket")
-class Bucket(WindowedPipe[list[T]]):
+class Bucket(DataPipe[list[T]]):
     """Group items of like length into batches (functional name: ``bucket``).
 
     Little is lost to padding then. An item waits in the bucket of its length until a batch of that bucket is full, at
@@ -68,9 +160,7 @@ class Bucket(WindowedPipe[list[T]]):
         [['a', 'b'], ['ccc', 'dddd'], ['e']]
     """
 
-    state_fields = ("at", "read", "held")
-    state_counts = ("read",)
-    beginning: ClassVar[dict[str, Any]] = {"at": None, "read": 0, "held": "0"}
+    changes_count = True
 
     def __init__(
         self,
@@ -82,7 +172,8 @@ class Bucket(WindowedPipe[list[T]]):
         boundaries: Sequence[float] | None = None,
         max_wait: int = 1000,
     ) -> None:
-        super().__init__(pipe_of(source_datapipe, of="bucket", holds="items"))
+        super().__init__()
+        self.source_datapipe = pipe_of(source_datapipe, of="bucket", holds="items")
         self.batch_size = whole_or_none("batch_size", batch_size)
         self.max_tokens = whole_or_none("max_tokens", max_tokens)
         if self.batch_size is None and self.max_tokens is None:
@@ -92,36 +183,9 @@ class Bucket(WindowedPipe[list[T]]):
         self._member = length if isinstance(length, str) else None
         self._function = None if self._member else check.function_or_none("length", length, example="num_tokens_of")
 
-    def __iter__(self) -> Iterator[list[T]]:
-        state, window = self._begin()
+    def open(self, env: Env) -> Pass[list[T]]:
         buckets = Buckets(self._length_of, self.boundaries, self.batch_size, self.max_tokens)
-        held = int(state["held"], 16)
-        for number, item in enumerate(window.read_again(state["read"])):
-            if held >> number & 1:
-                buckets.restore(number, item)
-        for batch in buckets.full():
-            yield self._handed(batch, buckets, window)
-        while True:
-            while (oldest := buckets.oldest()) is not None and window.num_read - oldest >= self.max_wait:
-                yield self._handed(buckets.close_oldest(), buckets, window)
-            if (item := window.read()) is END:
-                break
-            if buckets.oldest() is None:
-                window.release(window.num_read - 1)
-            for batch in buckets.add(window.num_read - 1, item):
-                yield self._handed(batch, buckets, window)
-            del item
-        while buckets.oldest() is not None:
-            yield self._handed(buckets.close_oldest(), buckets, window)
-
-    def _handed(self, batch: Batch, buckets: Buckets, window: Window) -> list[T]:
-        """Note the state after a batch, and return its items."""
-        oldest = buckets.oldest()
-        window.release(window.num_read if oldest is None else oldest)
-        self._place.snapshot = partial(
-            _state_of, window.position(), window.num_read - window.oldest, buckets.numbers(), window.oldest
-        )
-        return [item for _, item in batch]
+        return _BucketPass(env.open(self.source_datapipe), buckets, self.max_wait)
 
     def _length_of(self, item: T) -> Any:
         if self._function is not None:
@@ -156,14 +220,6 @@ class Bucket(WindowedPipe[list[T]]):
             )
         return length
 
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        held = state["held"]
-        if not (isinstance(held, str) and re.fullmatch("[0-9a-f]+", held)) or int(held, 16) >> state["read"]:
-            raise StateError(
-                f"bucket: the state is damaged, held must have {state['read']:,} bits or fewer, got {held!r:.100}."
-            )
-
     def order_options(self) -> Mapping[str, Any]:
         return {
             "batch_size": self.batch_size,
@@ -171,6 +227,56 @@ class Bucket(WindowedPipe[list[T]]):
             "boundaries": self.boundaries,
             "max_wait": self.max_wait,
         }
+
+
+class _BucketPass(Pass[list[T]]):
+    """The position is that of the source before the oldest item that is held, and a bit for each item since."""
+
+    def __init__(self, source: Pass[T], buckets: Buckets, max_wait: int) -> None:
+        super().__init__(source)
+        self._buckets, self._max_wait = buckets, max_wait
+        self._saved: Any = (None, 0, "0")  # position of the source, items read since, bits of those that are held
+
+    def items(self) -> Iterator[list[T]]:
+        buckets, max_wait = self._buckets, self._max_wait
+        start, num_read, bits = self._saved
+        window, held = Window(self.sources[0], start), int(bits, 16)
+        for number, item in enumerate(window.read_again(num_read, "bucket")):
+            if held >> number & 1:
+                buckets.restore(number, item)
+        for batch in buckets.full():
+            yield self._handed(batch, window)
+        while True:
+            while (oldest := buckets.oldest()) is not None and window.num_read - oldest >= max_wait:
+                yield self._handed(buckets.close_oldest(), window)
+            if (item := window.read()) is END:
+                break
+            if buckets.oldest() is None:
+                window.release(window.num_read - 1)
+            for batch in buckets.add(window.num_read - 1, item):
+                yield self._handed(batch, window)
+            del item
+        while buckets.oldest() is not None:
+            yield self._handed(buckets.close_oldest(), window)
+
+    def _handed(self, batch: Batch, window: Window) -> list[T]:
+        """Note the position after a batch, and return its items."""
+        oldest = self._buckets.oldest()
+        window.release(window.num_read if oldest is None else oldest)
+        self._saved = window.position, window.num_read - window.oldest, (self._buckets.numbers(), window.oldest)
+        return [item for _, item in batch]
+
+    @property
+    def position(self) -> Any:
+        start, num_read, held = self._saved
+        if not isinstance(held, str):
+            numbers, oldest = held
+            held = f"{sum(1 << (number - oldest) for number in numbers):x}"
+        return start, num_read, held
+
+    def seek(self, position: Any) -> None:
+        self._saved = position
+        self.sources[0].resume(position[0])
 
 
 def _is_key(length: Any) -> bool:
@@ -195,8 +301,3 @@ def _increasing(boundaries: Any) -> list[float]:
 
 def _listed(boundaries: Any) -> list[Any]:
     return list(boundaries) if hasattr(boundaries, "__iter__") else [None]
-
-
-def _state_of(at: Snapshot, num_read: int, held: Sequence[int], oldest: int) -> Any:
-    bits = sum(1 << (number - oldest) for number in held)
-    return {"at": at(), "read": num_read, "held": f"{bits:x}"}

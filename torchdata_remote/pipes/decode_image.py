@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of
-from ..core.frameworks.batch_rows import BatchRows
 from ..core.frameworks.plain_tensors import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
@@ -20,13 +20,13 @@ from ..formats.crops.boxes import NUM_DRAWS
 from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.sample import Sample, describe, extensions, require_sample, sample_url
-from .base.calls import works_ahead
-from .base.draws import Draws
-from .base.epochs import EpochPipe
-from .base.image_options import RATIO, SCALE, image_tensors, member_names
-from .base.image_tensors import ImageTensors
-from .base.members import member_named
-from .base.threaded import ThreadedMap
+from .draws import Draws
+from .env import Env
+from .image_options import RATIO, SCALE, image_tensors, member_names
+from .image_tensors import ImageTensors
+from .members import member_named
+from .passes import Pass
+from .threaded import ThreadedMap, works_ahead
 
 
 class _Task(NamedTuple):
@@ -36,7 +36,7 @@ class _Task(NamedTuple):
 
 
 @functional_datapipe("decode_image")
-class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
+class DecodeImage(ThreadedMap[Sample]):
     """Decode images to tensors: crop, resize, flip and normalise in one step (functional name: ``decode_image``).
 
     It does the work of torchvision's ``RandomResizedCrop``, ``RandomHorizontalFlip``, ``ToTensor`` and ``Normalize``
@@ -117,9 +117,8 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         num_threads: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        self.source_datapipe = pipe_of(source_datapipe, of="decode_image", holds="samples")
-        EpochPipe.__init__(self)
-        ThreadedMap.__init__(self, num_threads, on_bad_sample=on_bad_sample)
+        source = pipe_of(source_datapipe, of="decode_image", holds="samples")
+        super().__init__(source, num_threads, on_bad_sample=on_bad_sample)
         self._tensors = image_tensors(
             size,
             crop=crop,
@@ -135,26 +134,28 @@ class DecodeImage(ThreadedMap[Sample], EpochPipe[Sample]):
         )
         self._members, self._names = members, member_names(members)
         self.seed = seed_of(seed)
-        self._rows: BatchRows | None = None
 
-    def use_rows(self, rows: BatchRows | None) -> None:
-        """Hook of loaders: write the tensors of the next passes into rows of batches."""
-        self._rows = rows
+    def open(self, env: Env) -> Pass[Sample]:
+        return super().open(replace(env, says_pass=True))
 
-    def prepared(self, item: Any) -> _Task:
-        """Take the row of a sample: in the order of the samples, in which the batch needs them."""
-        if not isinstance(item, dict):
-            require_sample(item, of="decode_image")
-        name = member_named(item, self._names)
-        if name is None:
-            return _Task(item, None, None)
-        shape, dtype = self._tensors.shape, self._tensors.dtype
-        if self._rows is None:
-            return _Task(item, name, new_tensor(shape, dtype))
-        return _Task(item, name, self._rows.take(shape, dtype, member=self._members))
+    def preparation_of(self, env: Env) -> Callable[[Any], Any]:
+        """Return a function that takes the row of a sample, in the order of the samples, as a batch needs them."""
+        shape, dtype, rows, names = self._tensors.shape, self._tensors.dtype, env.shared.rows, self._names
 
-    def function_of_pass(self) -> Callable[[Any], Sample]:
-        return _Decoder(self._tensors, self._names, Draws(self, self.seed, self._epochs.next_epoch()))
+        def prepared(item: Any) -> _Task:
+            if not isinstance(item, dict):
+                require_sample(item, of="decode_image")
+            name = member_named(item, names)
+            if name is None:
+                return _Task(item, None, None)
+            if rows is None:
+                return _Task(item, name, new_tensor(shape, dtype))
+            return _Task(item, name, rows.take(shape, dtype, member=self._members))
+
+        return prepared
+
+    def function_of(self, env: Env) -> Callable[[Any], Sample]:
+        return _Decoder(self._tensors, self._names, Draws(self, self.seed, env.epoch))
 
 
 class _Decoder:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import FetchOptions, StorageOptions
-from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.urls import object_path, redact, split_sample_range
 from ..errors import SampleError
 from ..fetch.listing.source_argument import pipe_of
-from ..fetch.session import FetchSession
-from ..fetch.streams import whole_of
+from ..fetch.streams import stream_objects, whole_of
 from ..formats.sample import KEY, URL, Sample
-from ..formats.split_name import SplitName, splitter
-from .base.datapipe import StatefulPipe
-from .base.input_streams import number_of, open_first, refuse_part, require_number, streams_of
-from .base.split_guard import SplitReader, require_split
+from ..formats.split_name import Split, SplitName, splitter
+from .datapipe import DataPipe
+from .env import Env
+from .passes import Pass
+from .streams import InputPass, UrlsAhead, number_of, refuse_part
 
 
 @functional_datapipe("file_reader")
-class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
+class FileReader(DataPipe[Sample]):
     """Read each object as a sample with one member (functional name: ``file_reader``).
 
     Args:
@@ -47,8 +46,7 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         [{'__key__': 'pets/cat/1', '__url__': 'memory://pets/cat/1.JPG', 'jpg': b'...'}]
     """
 
-    state_fields = ("next",)
-    keys_are_paths = True
+    reads_data = keys_are_paths = True
 
     def __init__(
         self,
@@ -57,33 +55,38 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
         split_name: SplitName = "first",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self._split = splitter(split_name)
         self.source_datapipe = pipe_of(source_datapipe, of="file_reader")
-        self._session = FetchSession(FetchOptions(), StorageOptions(storage_options))
-        self._warmed_up: Generator[tuple[str, Any], None, None] | None = None
+        self._options, self._storage_options = FetchOptions(), StorageOptions(storage_options)
+
+    def open(self, env: Env) -> Pass[Sample]:
+        session = env.shared.session(self, self._options, self._storage_options)
+        streams = InputPass(UrlsAhead(self, env), lambda urls, state: stream_objects(urls, session, state))
+        return _FilePass(streams, self._split)
+
+
+class _FilePass(Pass[Sample]):
+    """The position is the number of the next object."""
+
+    def __init__(self, streams: Pass[tuple[str, Any]], split: Split) -> None:
+        super().__init__(streams)
+        self._split = split
         self._latest: int | None = -1  # number of the object that was read last
 
-    def warm_up(self) -> Iterator[None]:
-        require_split(self)
-        self._warmed_up = open_first(streams_of(self.source_datapipe, self._session, self._loaded))
-        return iter(())
+    @property
+    def position(self) -> Any:
+        return None if self._latest is None else self._latest + 1
 
-    def forget_start(self) -> None:
-        super().forget_start()
-        if self._warmed_up is not None:
-            self._warmed_up.close()
-            self._warmed_up = None
+    def seek(self, position: Any) -> None:
+        self._latest = position - 1
+        self.sources[0].seek({"next": position})
 
-    def __iter__(self) -> Iterator[Sample]:
-        end_worker_with_trainer()
-        require_split(self)
-        state = self._take_loaded()
-        self._latest = -1 if state is None else state["next"] - 1
-        warmed_up, self._warmed_up = self._warmed_up, None
-        for url, stream in warmed_up or streams_of(self.source_datapipe, self._session, state):
+    def items(self) -> Iterator[Sample]:
+        for url, stream in self.sources[0]:
             try:
                 whole, samples = split_sample_range(url)
-                refuse_part(whole, samples, type(self).__name__)
+                refuse_part(whole, samples, "FileReader")
                 key, extension = self._split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = (
@@ -102,9 +105,3 @@ class FileReader(SplitReader[Sample], StatefulPipe[Sample]):
                 yield {KEY: key, URL: redact(url), extension: data}
             finally:
                 stream.close()
-
-    def _state(self) -> Any:
-        return {"next": require_number(self._latest) + 1}
-
-    def prepare_copy(self, num_streams: int) -> None:
-        self._session = self._session.for_lanes(num_streams)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.options import MIB, FetchOptions, RetryPolicy, StorageOptions, policy_of
+from ..core.options import MIB, FetchOptions, RetryPolicy, policy_of
 from ..core.urls import object_path
 from ..errors import RemoteDataError
 from ..fetch.listing.source_argument import url_of
@@ -18,9 +18,12 @@ from ..fetch.tables import TableStream
 from ..formats.error_policy import OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import ReadPosition
-from ..formats.sample import split_key
+from ..formats.sample import Sample, split_key
 from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
-from .base.shard_reader import ShardReader
+from .env import Env
+from .passes import Pass
+from .readers import ShardPass, ShardReader
+from .streams import Opened, StreamPass, UrlsAhead
 
 
 @functional_datapipe("table_reader")
@@ -82,8 +85,7 @@ class TableReader(ShardReader):
         doc/pets/000000001 dog [3 4]
     """
 
-    _functional_name = "table_reader"
-    reads_parts = keys_are_paths = True
+    keys_are_paths = True
 
     def __init__(
         self,
@@ -104,49 +106,54 @@ class TableReader(ShardReader):
             source_datapipe, on_bad_shard=on_bad_shard, interleave=interleave, storage_options=storage_options
         )
         require_pyarrow("table_reader")
-        self._columns = Columns(columns, key, None if filter is None else RowFilter(filter), optional)
-        options = FetchOptions(
+        self.columns = Columns(columns, key, None if filter is None else RowFilter(filter), optional)
+        self._options = FetchOptions(
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,
-            interleave=self._interleave,
+            interleave=self.interleave,
             retry=policy_of(retry),
         )
-        self._session = FetchSession(options, StorageOptions(storage_options))
 
     @property
     def drops_samples(self) -> bool:
         """Whether fewer samples may be yielded than the row groups have rows."""
-        return self._columns.row_filter is not None
+        return self.columns.row_filter is not None
 
     def order_options(self) -> Mapping[str, Any]:
         # Pipes behind that keep rows, such as shuffle_samples, count those that the filter accepts
-        row_filter = self._columns.row_filter
+        row_filter = self.columns.row_filter
         return {**super().order_options(), **({} if row_filter is None else {"filter": row_filter.described()})}
 
-    def _streams(self, state: Any) -> Generator[tuple[str, Any], None, None]:
-        if state is not None:
-            again = [[number, saved[0]] for number, saved in state["open"] if saved is not None]
-            state = {"next": state["next"], "again": again}
-        return _opened(self.source_datapipe, self._session, self._columns, state)
+    def opener_of(self, session: FetchSession, env: Env) -> Opened:
+        # The fetcher's threads start with the first URL
+        opens = partial(TableStream, self.columns)
+        return lambda urls, state: open_ahead(numbered_urls(_only_urls(urls), state), session, opens)
+
+    def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
+        session = env.shared.session(self, self._options, self._storage_options)
+        return StreamPass(UrlsAhead(self, env), self.opener_of(session, env))
+
+    def open(self, env: Env) -> Pass[Sample]:
+        return _TablePass(self, env)
+
+
+class _TablePass(ShardPass):
+    reads_parts = True
+
+    def first_byte(self, place: Any) -> int:
+        return int(place[0])  # the row
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         stem = f"{split_key(object_path(stream.url))[0]}/"
         with closing(stream.batches()) as batches:
             for columns, begin, batch in batches:
-                self._columns.say_changes(columns.kinds, url)
+                self.pipe.columns.say_changes(columns.kinds, url)
                 samples, rows = row_samples(batch, begin, columns, url=url, stem=stem)
                 position.batch_offset = 0
                 position.batch_starts = [*rows, begin + batch.num_rows]
                 position.batch_rest = run = iter(samples)
                 if samples:
                     yield run
-
-
-def _opened(
-    source: Iterable[Any], session: FetchSession, columns: Columns, state: Any
-) -> Generator[tuple[str, TableStream], None, None]:
-    # The fetcher's threads start with the first URL
-    yield from open_ahead(numbered_urls(_only_urls(source), state), session, partial(TableStream, columns))
 
 
 def _only_urls(items: Iterable[Any]) -> Iterator[str]:

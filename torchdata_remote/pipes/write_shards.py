@@ -14,7 +14,9 @@ from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
-from .base.datapipe import DataPipe
+from .datapipe import DataPipe
+from .env import Env
+from .passes import Pass, PipePass
 
 _ABORT_TIMEOUT_S = 2.0
 
@@ -65,6 +67,7 @@ class WriteShards(DataPipe[ShardInfo]):
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
         self._url_template = url_template
         self.max_shard_bytes = max_shard_bytes
@@ -72,9 +75,10 @@ class WriteShards(DataPipe[ShardInfo]):
         self.max_member_bytes = max_member_bytes
         self.overwrite = overwrite
         self._storage_options = StorageOptions(storage_options)
-        self._writer()  # raises for an invalid template
+        self.writer()  # raises for an invalid template
 
-    def _writer(self) -> ShardWriter:
+    def writer(self) -> ShardWriter:
+        """Make the writer of a pass."""
         return ShardWriter(
             self._url_template,
             max_shard_bytes=self.max_shard_bytes,
@@ -84,16 +88,21 @@ class WriteShards(DataPipe[ShardInfo]):
             storage_options=self._storage_options,
         )
 
-    def __iter__(self) -> Iterator[ShardInfo]:
+    def open(self, env: Env) -> Pass[ShardInfo]:
+        return _WritingPass(self, env.open(self.source_datapipe))
+
+
+class _WritingPass(PipePass[ShardInfo]):
+    def items(self) -> Iterator[ShardInfo]:
         num_workers = detect_world().num_workers
         if num_workers > 1:
             raise ShardWriteError(
                 f"write_shards runs in {num_workers} DataLoader workers, each of which would write every shard under "
                 "the same names. Iterate it in one process, or give each process a template of its own."
             )
-        writer = self._writer()
+        writer = self._pipe.writer()
         try:
-            for sample in self.source_datapipe:
+            for sample in self.sources[0]:
                 finished = writer.write(sample)
                 if finished is not None:
                     yield finished

@@ -38,9 +38,12 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CURSOR = re.compile(r"[?&]cursor=([^&>]+)[^>]*>\s*;[^,]*\brel=\"?next")
 _LIMIT = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})(?!\d)")
-_NO_FILE = "404 EntryNotFound:"  # the revision has no file or folder of this path
 _MAX_LOCATIONS = 10_000  # about a kilobyte each
 _MAX_ERROR_BYTES = 8192
+
+
+class _NoFileError(ObjectNotFoundError):
+    """The revision has no file or folder of this path."""
 
 
 class _Place(NamedTuple):
@@ -86,7 +89,7 @@ class HubStore(ByFolders):
         self._first, self._options = first, options
         self._client = HttpClient(self._endpoint, read_timeout_s)
         self._commits: dict[tuple[str, str], str] = {}  # by repository and revision
-        self._found: dict[str, list[Any]] = {}  # where the file was found, and its etag, by its URL at the Hub
+        self._found: dict[str, tuple[str, str | None]] = {}  # by a file's URL at the Hub, where it is, and its etag
         self._asking = NamedLocks()  # one request, however many threads wait for it
 
     # Requests
@@ -133,7 +136,7 @@ class HubStore(ByFolders):
             )
             return AccessDeniedError(f"{text} {advice}", url=shown)
         if status == 404:
-            return ObjectNotFoundError(text, url=shown)
+            return (_NoFileError if code == "EntryNotFound" else ObjectNotFoundError)(text, url=shown)
         limit = _LIMIT.search(headers.get("RateLimit", ""))
         wait = headers.get("Retry-After") or (limit and limit[1])
         return from_status(status, "", shown, retry_after=wait, said=said)
@@ -192,9 +195,9 @@ class HubStore(ByFolders):
         )
         try:
             found, headers = self._json(f"{place.api}/tree/{commit}/{folder}".rstrip("/") + f"?{query}", place, list)
-        except ObjectNotFoundError as error:
-            if _NO_FILE not in str(error) or token is not None:  # the pages before are not all that the folder had
-                raise
+        except _NoFileError:
+            if token is not None:
+                raise  # the pages before are not all that the folder had
             return Page([], None)
         entries, folders = list[Entry](), list[str]()
         try:
@@ -228,11 +231,11 @@ class HubStore(ByFolders):
                 return answer_of(self._send(known[0], place, wanted)[0], place.file, place.shown, etag=known[1])
         with self._asking.held(url):  # other parts wait for the answer to the first one
             if self._found.get(url) is known:
-                response, *found = self._send(url, place, wanted)
+                response, where, found_etag = self._send(url, place, wanted)
                 if len(self._found) >= _MAX_LOCATIONS:
                     self._found.clear()
-                self._found[url] = found
-                return answer_of(response, place.file, place.shown, etag=found[1])
+                self._found[url] = where, found_etag
+                return answer_of(response, place.file, place.shown, etag=found_etag)
         return self.read(path, start, end, etag)
 
     def _file(self, path: str) -> tuple[_Place, str]:

@@ -8,6 +8,7 @@ The last page of a lane also has a key of the next one, which shows whether the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import queue
 import time
@@ -179,7 +180,8 @@ class _Listing:
     def _page(self, lane: _Lane) -> EntryTable:
         after = {"after": lane.after} if lane.after and lane.token is None else {}
         page = self._send(
-            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after)
+            lambda: self._store.list_page(self._prefix, recursive=self._recursive, token=lane.token, **after),
+            self._retry,
         )
         if lane.token is not None and lane.token == page.next_token:
             url = redact(self._url)
@@ -192,9 +194,9 @@ class _Listing:
         lane.is_open = lane.token is not None and (lane.until is None or lane.last <= lane.until)
         return table
 
-    def _send(self, request: Callable[[], Page]) -> Page:
+    def _send(self, request: Callable[[], Page], retry: RetryPolicy) -> Page:
         started_s = time.perf_counter()
-        page = call_with_retries(request, self._retry, url=self._url, sleep=self._pool.sleep)
+        page = call_with_retries(request, retry, url=self._url, sleep=self._pool.sleep)
         self._num_pages += 1
         LIST.worked(started_s, 0, items=len(page.entries), requests=1)
         return page
@@ -257,8 +259,9 @@ class _Listing:
             return self._split(tail, f"{inside.pop()}/{_LAST}")
         self._asked.add(folder)
         self._num_extra += 1
+        once = dataclasses.replace(self._retry, max_attempts=1)  # the listing goes on without an answer
         try:
-            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None))
+            found = self._send(lambda: self._store.list_page(folder, recursive=False, token=None), once)
         except StorageError:
             self._may_divide = False  # the store may refuse delimiters
             return False

@@ -10,7 +10,7 @@ import pytest
 import torchdata_remote as tdr
 from tests.support.paths import ROOT
 
-TORCH_NAMES = ast.parse((ROOT / "torchdata_remote" / "pipes" / "base" / "torch_names.pyi").read_text())
+TORCH_NAMES = ast.parse((ROOT / "torchdata_remote" / "pipes" / "torch_names.pyi").read_text())
 
 
 def methods_of(name: str) -> list[ast.FunctionDef]:

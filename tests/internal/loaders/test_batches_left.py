@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchdata_remote.core.frameworks.loader_length import num_batches
-from torchdata_remote.loaders.batches_left import fitting_batch_size
+from torchdata_remote.loaders.unequal_ranks import fitting_batch_size
 
 LENGTHS = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=3), min_size=1, max_size=4)
 

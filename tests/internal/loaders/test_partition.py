@@ -131,7 +131,7 @@ def test_resharding_at_scale() -> None:
     names, listing = pipe.chain, [{"num_urls": SHARDS, "digest": "ab" * 16}]
     places = {stream: {"passed": stream % 9, "at": {"open": [], "next": 2}} for stream in range(SLOTS_AT_SCALE)}
     of_ranks = [
-        make_state(names, listing, 1, SLOTS_AT_SCALE, {v: places[v] for v in range(rank, SLOTS_AT_SCALE, RANKS)})
+        make_state(names, listing, 1, SLOTS_AT_SCALE, [[v, places[v]] for v in range(rank, SLOTS_AT_SCALE, RANKS)])
         for rank in range(RANKS)
     ]
     with bounded():

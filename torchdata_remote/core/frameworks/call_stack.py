@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import FrameType
 
 _PACKAGE = __name__.partition(".")[0]
-_CALLERS = (f"{_PACKAGE}.core.processes.worker_errors",)  # calls functions of users, which may have no frame
 
 
 def callers(*packages: str) -> Iterator[object]:
@@ -34,14 +33,6 @@ def calling_module() -> str:
             return module
         frame = frame.f_back
     return ""
-
-
-def raised_here(error: BaseException) -> bool:
-    """Whether an error was raised by code of this package, and not by code that it has called."""
-    innermost, module = error.__traceback__, ""
-    while innermost is not None:
-        module, innermost = str(innermost.tb_frame.f_globals.get("__name__", "")), innermost.tb_next
-    return is_in(module, (_PACKAGE,)) and not is_in(module, _CALLERS)
 
 
 def is_in(module: str, packages: tuple[str, ...]) -> bool:

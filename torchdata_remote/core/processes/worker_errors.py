@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from ...errors import NOTE_OF_PIPE, WORKER_REPORT, RemoteDataError
 from ..iter_datapipe import Filter, IterDataPipe, Mapper
+from ..notices.progress_bar import first_awaited
+from .job_signals import end_by_kill
 
 T = TypeVar("T")
 
@@ -39,6 +41,35 @@ def with_clear_errors(items: Iterable[T]) -> Iterator[T]:
         if not parts:
             raise
         raise RuntimeError(f"{group}: {'; '.join(parts)}") from RuntimeError(f"in a worker:\n\n{traceback}")
+
+
+def ended_on_error(items: Iterable[T], batches: Any, before: Callable[[], object] = lambda: None) -> Iterator[T]:
+    """Yield items of a pass with clear errors; after an error or an interrupt, end its workers at once.
+
+    The error's traceback refers to the iterator, so that it is collected later and together with its queues. torch can
+    then no longer notify the workers, and waits 5 s for each.
+
+    Args:
+        items: of the iterator, or the iterator itself.
+        batches: the iterator; one without workers has nothing to end.
+        before: called before the workers are ended.
+    """
+    try:
+        yield from first_awaited(with_clear_errors(items))
+    except GeneratorExit:  # between two batches
+        raise
+    except BaseException:  # an interrupt may have come between the receipt of a batch and its count
+        before()
+        end_workers_of(batches)
+        raise
+
+
+def end_workers_of(batches: Any) -> None:
+    """End the workers of an iterator of torch or torchdata, if it has any, after an error that is known."""
+    if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
+        end_by_kill(batches)
+        with contextlib.suppress(RuntimeError):  # of torch, about a worker that has ended
+            shut_down()
 
 
 def keep_arguments(pipe: IterDataPipe[Any]) -> None:

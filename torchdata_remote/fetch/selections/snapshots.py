@@ -135,7 +135,7 @@ def _require_one_order(urls: Any) -> None:
     """Refuse pipes that yield other URLs in other epochs or processes, wherever in the chain they are."""
     pipe = urls
     while pipe is not None:
-        if hasattr(type(pipe), "set_epoch"):
+        if getattr(type(pipe), "uses_epoch", hasattr(type(pipe), "set_epoch")):
             raise check.marked(
                 ValueError(
                     f"{type(pipe).__name__} yields another order in each epoch: pass the pipe before it, and shuffle "

@@ -1,21 +1,25 @@
-"""The state of a pass over streams: its format, its checks, and merging."""
+"""The state of a pass over streams: its format, its checks, merging, and that of all ranks as one text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from operator import itemgetter
 from typing import Any
 
 from ...core.arguments.calls import explained
-from ...core.world import World
 from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference
 
-VERSION = 2
+VERSION = 3
 ENDED = "ended"
 
 State = dict[str, Any]
-_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams")
+Row = list[Any]
+"""A stream in a state: number, place, and the share of the data if that is not the one of its number."""
+_FIELDS = ("version", "chain", "listing", "epoch", "num_streams", "streams", "digest")
 
 
 def make_state(
@@ -23,7 +27,8 @@ def make_state(
     listing: Sequence[Mapping[str, Any]] | None,
     epoch: int,
     num_streams: int,
-    streams: Mapping[int, Any],
+    streams: Iterable[Row],
+    turns: Sequence[Sequence[int]] = (),
 ) -> State:
     """Make a state: plain JSON, of lists rather than dicts, which ``StatefulDataLoader`` would traverse for each batch.
 
@@ -32,17 +37,31 @@ def make_state(
         listing: fingerprints of the listings; ``None`` if nothing was listed.
         epoch: of the pass.
         num_streams: in the whole world.
-        streams: position of each stream of this process: ``None`` at the beginning, ``"ended"``, or the number of items
-            that were handed out with the position of the chain.
+        streams: those of this process. Their places are ``None`` at the beginning, ``"ended"``, or the number of items
+            that were handed out, the position of the chain, and the marks of its pipes.
+        turns: of each rank: rank, ranks, workers, and the worker whose batch is next.
     """
-    return {
+    state = {
         "version": VERSION,
         "chain": list(chain),
         "listing": None if listing is None else list(listing),
         "epoch": epoch,
         "num_streams": num_streams,
-        "streams": [[number, streams[number]] for number in sorted(streams)],
+        "streams": sorted(streams, key=itemgetter(0)),
+        **({"turns": sorted(map(list, turns))} if turns else {}),
     }
+    made: State = json.loads(json.dumps(state))  # as it comes back from a checkpoint, with lists for tuples
+    return {**made, "digest": "-".join(_digests(made))}
+
+
+def _digests(state: Mapping[str, Any]) -> list[str]:
+    """The digests of what a state holds: one that was cut, edited or put together of two is noticed.
+
+    That of the listing is a second one, because a user may set the listing to ``None``.
+    """
+    content = {name: value for name, value in state.items() if name not in ("listing", "digest")}
+    parts = [content, *([] if state["listing"] is None else [state["listing"]])]
+    return [blake2b(json.dumps(part, sort_keys=True).encode(), digest_size=8).hexdigest() for part in parts]
 
 
 def check_state(state: Any) -> None:
@@ -53,49 +72,20 @@ def check_state(state: Any) -> None:
     """
     if isinstance(state, Mapping) and state.get("version", VERSION) != VERSION:
         raise StateError(
-            f"The state has version {state['version']!r}, this package reads version {VERSION}. Install the release of "
-            "torchdata_remote that wrote it, or a later one."
+            f"The state has version {state['version']!r}, this package reads version {VERSION}. Resume with the "
+            "release of torchdata_remote that wrote it, train to the end of the epoch there, and begin the next one "
+            "here by set_epoch()."
         )
     if not isinstance(state, Mapping) or not all(field in state for field in _FIELDS):
         fields = ", ".join(_FIELDS)
         raise StateError(f"Expected a state with {fields}; got {type(state).__name__}: {state!r:.200}")
-    for name, is_valid in _FIELD_CHECKS.items():
-        if name in state and not is_valid(state[name]):
-            raise StateError(f"The state is damaged: its {name} is {state[name]!r:.200}. Load another one.")
-    numbers = [number for number, _ in state["streams"]]
-    if len(set(numbers)) < len(numbers) or max(numbers, default=-1) >= state["num_streams"]:
-        raise StateError(
-            f"The state is damaged: of {state['num_streams']} streams, each at most once, it has the numbers "
-            f"{sorted(numbers)!r:.200}. Load another one."
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are(rows: object, is_valid: Callable[[Any], bool]) -> bool:
-    return isinstance(rows, (list, tuple)) and all(map(is_valid, rows))
-
-
-def _is_stream(row: object) -> bool:
-    return isinstance(row, (list, tuple)) and len(row) == 2 and _is_number(row[0]) and _is_position(row[1])
-
-
-def _is_position(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return "at" in value and _is_number(value.get("passed"))
-    return value is None or value == ENDED
-
-
-_FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "chain": lambda chain: _are(chain, lambda pipe: isinstance(pipe, str)),
-    "listing": lambda listing: listing is None or _are(listing, lambda known: isinstance(known, Mapping)),
-    "epoch": _is_number,
-    "num_streams": _is_number,
-    "streams": lambda streams: _are(streams, _is_stream),
-    "turns": lambda turns: _are(turns, lambda turn: _are(turn, _is_number) and len(turn) == 4),
-}
+    try:
+        found, saved = _digests(state), state["digest"].split("-")
+        is_whole = found == saved[: 1 if state["listing"] is None else None]
+    except (AttributeError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise StateError("The state is damaged: it differs from its digest. Load another one.")
 
 
 def check_same(what: str, in_state: Any, here: Any, advice: str) -> None:
@@ -146,23 +136,18 @@ def check_same_listing(
             raise StateError(f"The listing of the state is another one than here: {differs}. {advice}")
 
 
-def begin_next_epoch(state: State, *, keep_listing: bool = False) -> State:
+def begin_next_epoch(state: State, num_streams: int, own: Iterable[int], *, keep_listing: bool = False) -> State:
     """Make the state after a pass that has ended in all slots.
 
     Args:
         state: of the pass.
+        num_streams: of the next one, in the whole world.
+        own: those of this rank.
         keep_listing: whether the next epoch reads the listing of this one. Otherwise it lists again, and the state has
             no fingerprints.
     """
-    streams = dict.fromkeys(number for number, _ in state["streams"])
     listing = state["listing"] if keep_listing else None
-    return make_state(state["chain"], listing, state["epoch"] + 1, state["num_streams"], streams)
-
-
-def state_of_rank(state: State, world: World) -> State:
-    """Select the streams of one rank, for any number of workers: stream *v* belongs to rank *v* % world size."""
-    streams = [row for row in state["streams"] if row[0] % world.world_size == world.rank]
-    return {**state, "streams": streams}
+    return make_state(state["chain"], listing, state["epoch"] + 1, num_streams, [[number, None] for number in own])
 
 
 def states_to_merge(states: Any) -> list[Any]:
@@ -207,7 +192,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
     first = all_states[0]
     epoch = min(state["epoch"] for state in all_states)
     listing = next((state["listing"] for state in all_states if state["listing"] is not None), None)
-    streams: dict[int, Any] = {}
+    streams: dict[int, Row] = {}
     advice = "Merge states of one training only."
     for state in all_states:
         if differing := differing_options(first["chain"], state["chain"], ("is", "and in another state")):
@@ -216,25 +201,64 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:
             check_same_listing(listing or (), state["listing"], advice)
-        for number, position in _in_epoch(state, epoch).items():
-            if number in streams:
-                raise StateError(f"Stream {number} is in two of the states. Merge each rank's state once, of one step.")
-            streams[number] = position
-    merged = make_state(first["chain"], listing, epoch, first["num_streams"], streams)
-    turns = sorted(turn for state in all_states for turn in state.get("turns", []))
-    if turns:
-        merged["turns"] = turns
-    return merged
+        for row in _in_epoch(state, epoch):
+            if row[0] in streams:
+                raise StateError(f"Stream {row[0]} is in two of the states. Merge each rank's state once, of one step.")
+            streams[row[0]] = row
+    turns = [turn for state in all_states for turn in state.get("turns", [])]
+    return make_state(first["chain"], listing, epoch, first["num_streams"], streams.values(), turns)
 
 
-def _in_epoch(state: Mapping[str, Any], epoch: int) -> dict[int, Any]:
-    """The positions of a state's streams in an epoch; ended, if the state is the start of the next one."""
-    streams = dict(state["streams"])
+def _in_epoch(state: Mapping[str, Any], epoch: int) -> Iterable[Row]:
+    """The rows of a state's streams in an epoch; ended, if the state is the start of the next one."""
     if state["epoch"] == epoch:
-        return streams
-    if state["epoch"] > epoch + 1 or any(at is not None for at in streams.values()):
+        return list(state["streams"])
+    if state["epoch"] > epoch + 1 or any(row[1] is not None for row in state["streams"]):
         raise StateError(
             f"One state is in epoch {epoch}, another one has begun epoch {state['epoch']}. Save the states of all "
             "ranks at the same step; equalize_ranks() keeps ranks in the same epoch."
         )
-    return dict.fromkeys(streams, ENDED)
+    return [[number, ENDED, *share] for number, _, *share in state["streams"]]
+
+
+ALL_RANKS = "all_ranks"
+CYCLED = "again"
+"""Key beside ``ALL_RANKS``, if Lightning's epoch had read a whole pass of the loader before this one."""
+
+
+def states_in(argument: Any) -> list[State]:
+    """Check and unpack an argument of ``load_state_dict``.
+
+    Args:
+        argument: one state, of a rank or of all ranks, or a list of them. A ``"listing"`` beside the state of all ranks
+            replaces the one in it.
+
+    Raises:
+        StateError: for another type, or JSON that is cut off.
+    """
+    if isinstance(argument, (str, bytes)) or not isinstance(argument, (Mapping, Sequence)):
+        raise StateError(
+            f"Expected a state, as returned by state_dict(), or a list of states; got {type(argument).__name__}: "
+            f"{argument!r:.200}"
+        )
+    return list(map(_state_in, [argument] if isinstance(argument, Mapping) else argument))
+
+
+def _state_in(argument: Any) -> State:
+    if not isinstance(argument, Mapping):
+        raise StateError(f"Expected a state, a dict; got {type(argument).__name__}: {argument!r:.200}")
+    if ALL_RANKS not in argument:
+        check_state(argument)
+        return dict(argument)
+    text = argument[ALL_RANKS]
+    try:
+        state = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise StateError(
+            f"The state of all ranks is damaged ({error}): its {ALL_RANKS!r} is {text!r:.100}. Load another checkpoint."
+        ) from error
+    if not isinstance(state, dict):
+        raise StateError(
+            f"The state of all ranks is damaged: its {ALL_RANKS!r} is {text!r:.100}. Load another checkpoint."
+        )
+    return {**state, "listing": argument["listing"]} if "listing" in argument else state

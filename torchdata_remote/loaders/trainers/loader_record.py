@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import StateError
-from ..state.all_ranks import ALL_RANKS
-from ..state.state_format import check_state
+from ..state.state_format import ALL_RANKS, check_state
 
 LOADER_FILE = "torchdata_remote.json"
 STATE_FILE = "trainer_state.json"  # of Trainer, which writes it after the record

@@ -204,7 +204,7 @@ def _has_ended(state: Any) -> bool:
     if not isinstance(state, Mapping):
         return False
     if set(state) >= _STATE:
-        return all(at == ENDED for _, at in state["streams"])
+        return all(row[1] == ENDED for row in state["streams"])
     return any(map(_has_ended, state.values()))
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.iter_datapipe import IterDataPipe
 from ...errors import StateError
-from ..copies import twin_of
+from ..fronts import stateful_loader, thread_loader
 from ..loader import StatefulLoader
-from ..resumable import Resumable
-from .eval_batches import EvalBatches, require_equal_shares
-from .loader_of_arguments import loader_of
+from ..resumable import Resumable, twin_of
 from .loader_record import Record, read_record, write_record
-from .trainer_batches import TrainerBatches
+from .trainer_batches import EvalBatches, TrainerBatches, require_equal_shares
 
 
 class RemoteTrainerMixin:
@@ -237,3 +238,43 @@ def _refuse_to_resume(args: Any, *, resumes: bool) -> None:
         raise StateError(message)
     if args.save_strategy != "no":
         warnings.warn(f"{message} These checkpoints cannot be resumed.", RuntimeWarning, stacklevel=2)
+
+
+def loader_of(
+    dataset: Resumable, args: Any, *, batch_size: int, collate_fn: Callable[[list[Any]], Any], num_threads: int | None
+) -> StatefulLoader:
+    """Build the loader of a trainer.
+
+    Args:
+        dataset: the chain.
+        args: of ``Trainer``.
+        batch_size: of one process.
+        collate_fn: of ``Trainer``.
+        num_threads: of a loader without workers; ``None`` for one with them.
+
+    Raises:
+        StateError: for threads and workers.
+    """
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "drop_last": args.dataloader_drop_last,
+        "collate_fn": collate_fn,
+        "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available(),
+        "state_of_all_ranks": True,
+    }
+    if num_threads is None:
+        return stateful_loader(
+            dataset,
+            num_workers=args.dataloader_num_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None) or "forkserver",
+            **options,
+        )
+    if args.dataloader_num_workers:
+        raise StateError(
+            f"transformers Trainer: num_threads={num_threads} and dataloader_num_workers="
+            f"{args.dataloader_num_workers}. Set one of them: threads make the batches in place of workers."
+        )
+    return thread_loader(
+        dataset, num_threads=num_threads, prefetch_batches=args.dataloader_prefetch_factor or 2, **options
+    )

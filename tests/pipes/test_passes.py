@@ -1,0 +1,356 @@
+"""A pipe says what is read; any number of passes read it at once, and none of them changes it or another."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, zip_longest
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.datapipe import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import torchdata_remote as tdr
+from tests.support.tables import put_table
+from torchdata_remote.errors import StateError
+from torchdata_remote.pipes import DataPipe, Env, Pass
+from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
+
+FOLDER = "memory://passes/"
+NUM_SHARDS = 8
+NUM_SAMPLES = 5 * NUM_SHARDS
+NUM_TAKEN = 50
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shards() -> None:
+    write_small_shards(FOLDER, num_shards=NUM_SHARDS, samples_per_shard=5)
+    keys = [f"{number:03d}" for number in range(NUM_SAMPLES)]
+    put_table(f"{FOLDER}rows.parquet", pa.table({"__key__": keys}), rows=7)
+
+
+def key_of(sample: dict[str, Any]) -> str:
+    return str(sample["__key__"])
+
+
+def samples(world: tdr.World | None = None, **options: Any) -> Any:
+    return tdr.stream_shards(f"{FOLDER}index.json", shuffle_buffer_size=6, interleave=2, world=world, **options)
+
+
+CHAINS: dict[str, Callable[..., Any]] = {
+    "shuffled": lambda world=None: samples(world).map(key_of),
+    "threads": lambda world=None: samples(world).parallel_map(key_of, num_threads=2),
+    "expanded": lambda world=None: samples(world).flat_map(lambda sample: [f"{key_of(sample)}/{n}" for n in range(3)]),
+    "buckets": lambda world=None: (
+        samples(world).map(key_of).bucket(2, max_wait=6, length=lambda key: int(key[-1]) % 3).flat_map(list)
+    ),
+    "packed": lambda world=None: (
+        samples(world).map(lambda sample: [int(key_of(sample)[-6:])]).pack(1).flat_map(lambda row: row["input_ids"])
+    ),
+    "packed whole": lambda world=None: (
+        samples(world)
+        .map(lambda sample: [int(key_of(sample)[-6:])] * (1 + int(key_of(sample)[-1]) % 3))
+        .pack(5, split=False, max_wait=6, last="short")
+        .flat_map(lambda row: row["input_ids"].tolist())
+    ),
+    "mixed": lambda world=None: tdr.mix(
+        {name: (samples(world).map(key_of).map(lambda key, name=name: f"{name}{key}"), 1) for name in "ab"},
+        stop="all_exhausted",
+    ),
+    "mixed to a number": lambda world=None: tdr.mix(
+        {name: (samples(world).map(key_of).map(lambda key, name=name: f"{name}{key}"), 1) for name in "ab"}, stop=120
+    ),
+    "mixed twice": lambda world=None: tdr.mix(
+        {"inner": (CHAINS["mixed"](world), 2), "c": (samples(world).map(key_of), 1)}, stop="all_exhausted", seed=5
+    ).shuffle_samples(buffer_size=5),
+    "nested shuffles": lambda world=None: samples(world).map(key_of).shuffle_samples(buffer_size=9, seed=3),
+    "joined": lambda world=None: tdr.join(
+        dict.fromkeys("ab", f"{FOLDER}index.json"), members={"a": "cls", "b": "txt"}, world=world
+    ).map(key_of),
+    "joined in order": lambda world=None: tdr.join(
+        dict.fromkeys("ab", f"{FOLDER}index.json"), align="order", members={"a": "cls", "b": "txt"}, world=world
+    ).map(key_of),
+    "rows": lambda world=None: (
+        IterableWrapper([f"{FOLDER}rows.parquet"])
+        .list_remote()
+        .list_row_groups()
+        .shuffle_shards(seed=1)
+        .sharding_filter_rank(world=world)
+        .table_reader()
+        .map(key_of)
+        .shuffle_samples(buffer_size=6)
+    ),
+    "repeated": lambda world=None: samples(world).map(key_of).repeat_epochs(2).flat_map(lambda key: [key]),
+    "skipped": lambda world=None: samples(world).map(key_of).skip(0).batch(3).flat_map(list),
+    "skipped in the middle": lambda world=None: (
+        samples(world).map(key_of).shuffle_samples(buffer_size=3).skip(6).shuffle_samples(buffer_size=4)
+    ),
+    "taken": lambda world=None: samples(world).map(key_of).repeat_epochs().take(NUM_TAKEN),
+}
+
+
+BY_NUMBER = ("taken", "mixed to a number", "skipped in the middle")
+
+
+def texts(items: Any) -> list[str]:
+    return sorted(map(str, items))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_passes_of_one_pipe_run_at_once_and_each_is_whole(name: str) -> None:
+    """Two of them are two epochs, as two in turn are."""
+    expected = CHAINS[name]()
+    epochs = [list(map(str, expected)) for _ in range(2)]
+    pipe = CHAINS[name]()
+    pairs = list(zip_longest(pipe, pipe))
+    assert [[str(item) for item in column] for column in zip(*pairs, strict=True)] == epochs
+    pipe = CHAINS[name]()
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: list(map(str, pipe)), range(3)))
+    third = list(map(str, expected))
+    assert sorted(found) == sorted([*epochs, third])
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_reading_changes_neither_a_pipe_nor_its_pickle(name: str) -> None:
+    pipe = tdr.stream_shards(FOLDER).decode_sample().take(9) if name == "taken" else CHAINS[name]()
+    own: Any = pipe.datapipe if hasattr(pipe, "datapipe") else pipe
+    before = dict(vars(own))
+    items = iter(own)
+    next(items)
+    assert vars(own) == before
+    list(items)
+    assert vars(own) == before
+
+
+def test_the_pickle_of_a_pipe_is_the_same_before_within_and_after_a_pass() -> None:
+    pipe = tdr.stream_shards(FOLDER).decode_sample().to_tuple("__key__", "cls").shuffle_samples(buffer_size=4)
+    pickles = [pickle.dumps(pipe)]
+    items = iter(pipe)
+    next(items)
+    pickles.append(pickle.dumps(pipe))
+    list(items)
+    assert {*pickles, pickle.dumps(pipe)} == {pickles[0]}
+
+
+@pytest.mark.parametrize("make_loader", [tdr.thread_loader, tdr.stateful_loader])
+def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader(make_loader: Callable[..., Any]) -> None:
+    """Nor does a second loader over it, as for an evaluation."""
+    pipe, whole = CHAINS["shuffled"](), make_loader(CHAINS["shuffled"](), batch_size=4)
+    expected = [list(whole) for _ in range(3)]
+    loader, other = (make_loader(pipe, batch_size=4) for _ in range(2))
+    batches, head = iter(loader), []
+    for number in range(3):
+        head.append(next(batches))
+        assert len(list(islice(pipe, number))) == number
+        state = loader.state_dict()
+        assert list(other) == expected[number]
+        assert loader.state_dict() == state
+    assert [*head, *batches] == expected[0]
+    assert list(loader) == expected[1]
+
+
+def test_passes_of_loaders_and_direct_passes_are_counted_apart() -> None:
+    pipe, other = CHAINS["shuffled"](), CHAINS["shuffled"]()
+    epochs = [list(other) for _ in range(3)]
+    found = []
+    for _ in range(3):
+        found.append((list(DataLoader(pipe, batch_size=None)), next(iter(pipe))))
+    assert found == [(epoch, epoch[0]) for epoch in epochs]
+
+
+class Uncopied(list[Any]):
+    """A list that may be long."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("the list was copied")
+
+
+def test_a_list_of_urls_is_read_without_a_copy_of_it_and_items_that_can_change_are_copies() -> None:
+    urls = Uncopied(f"memory://never/{number}.tar" for number in range(5))
+    assert list(IterableWrapper(urls).shuffle_shards(seed=0).sharding_filter_rank()) != urls
+    samples = Uncopied({"__key__": str(number), "cls": [number]} for number in range(3))
+    for sample in IterableWrapper(samples).skip(0):
+        sample["cls"].append("changed")
+    assert [sample["cls"] for sample in samples] == [[0], [1], [2]]
+
+
+def test_one_iterator_at_a_time_is_the_rule_only_where_a_pipe_of_torch_keeps_what_it_reads() -> None:
+    source = IterableWrapper(range(NUM_SAMPLES)).sharding_filter_rank()
+    last = source.shuffle()
+    first, second = iter(last), iter(last)
+    assert {next(first), next(second)} <= set(range(NUM_SAMPLES))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        next(first)
+    within = source.shuffle().take(NUM_SAMPLES)
+    assert [sorted(column) for column in zip(*zip(within, within, strict=True), strict=True)] == [
+        list(range(NUM_SAMPLES))
+    ] * 2
+
+
+# Worlds that grow and shrink
+
+
+def stopped(make: Callable[[tdr.World], Any], ranks: int, num_items: int, num_streams: int | None) -> tuple[Any, Any]:
+    """What all ranks have handed out together, and their merged state."""
+    readers = [tdr.Resumable(make(tdr.World(rank, ranks)), num_streams=num_streams) for rank in range(ranks)]
+    head = [item for data in readers for item in islice(data, num_items // ranks)]
+    return head, tdr.merge_states([data.state_dict() for data in readers])
+
+
+def rest_of(make: Callable[[tdr.World], Any], ranks: int, state: Any) -> list[Any]:
+    found = []
+    for rank in range(ranks):
+        data = tdr.Resumable(make(tdr.World(rank, ranks)))
+        data.load_state_dict(state)
+        found += list(data)
+    return found
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(sorted(CHAINS)),
+    ranks=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
+    stops=st.tuples(st.integers(0, 60), st.integers(0, 20)),
+    num_streams=st.sampled_from([None, 3]),
+)
+def test_a_state_loads_in_worlds_of_any_size_and_nothing_is_lost_or_repeated(
+    name: str, ranks: tuple[int, int, int], stops: tuple[int, int], num_streams: int | None
+) -> None:
+    """Also where a world that has divided the streams of another one is stopped itself."""
+    make = CHAINS[name]
+    whole = texts(item for rank in range(ranks[0]) for item in tdr.Resumable(make(tdr.World(rank, ranks[0]))))
+    head, state = stopped(make, ranks[0], stops[0], num_streams)
+    if num_streams is not None:
+        whole = texts(tdr.Resumable(make(), num_streams=num_streams))
+
+    def require_whole(found: Sequence[Any]) -> None:
+        if name in BY_NUMBER:  # which ones of a pass are taken depends on the shares
+            assert len(found) == len(whole)
+        else:
+            assert texts(found) == whole
+
+    # A number of items that is divided among ranks is so evenly, in as many streams as there are shards at most
+    assume(name != "taken" or math.lcm(state["num_streams"], *ranks[1:]) <= NUM_SHARDS)
+    if refused(name, state, ranks[1]):
+        return
+    require_whole([*head, *rest_of(make, ranks[1], state)])
+    again, states = [], []
+    for rank in range(ranks[1]):
+        data = tdr.Resumable(make(tdr.World(rank, ranks[1])))
+        data.load_state_dict(state)
+        again += list(islice(data, stops[1] // ranks[1]))
+        states.append(data.state_dict())
+    merged = tdr.merge_states(states)
+    if not refused(name, merged, ranks[2]):
+        require_whole([*head, *again, *rest_of(make, ranks[2], merged)])
+
+
+def refused(name: str, state: Any, ranks: int) -> bool:
+    """Whether these ranks would not end together, which streams with equally many items promise: it is said at once."""
+    streams = state["num_streams"]
+    if name != "taken" or NUM_TAKEN % streams or streams <= ranks or streams % ranks == 0:
+        return False
+    with pytest.raises(StateError, match="Use a number of ranks that divides the number of streams"):
+        rest_of(CHAINS[name], ranks, state)
+    return True
+
+
+@pytest.mark.parametrize("name", ["shuffled", "nested shuffles", "buckets", "mixed"])
+def test_what_a_slot_has_left_is_divided_among_more_of_them(name: str) -> None:
+    """Each gets a part, and there are no more streams than slots."""
+    head, state = stopped(CHAINS[name], 1, 3, None)
+    assert state["num_streams"] == 1
+    for ranks in (2, 3):
+        parts = []
+        for rank in range(ranks):
+            data = tdr.Resumable(CHAINS[name](tdr.World(rank, ranks)))
+            data.load_state_dict(state)
+            parts.append(list(data))
+            assert data.state_dict()["num_streams"] == ranks
+        assert all(parts)
+        assert texts([*head, *(item for part in parts for item in part)]) == texts(tdr.Resumable(CHAINS[name]()))
+
+
+def test_streams_of_a_state_continue_as_they_were_where_there_are_as_many() -> None:
+    make = CHAINS["nested shuffles"]
+    expected = list(tdr.Resumable(make(), num_streams=2))
+    head, state = stopped(make, 1, 11, 2)
+    assert [*head, *rest_of(make, 1, state)] == expected
+
+
+# Pipes of others
+
+
+class Doubled(IterDataPipe[Any]):
+    """A pipe of a user, without a state."""
+
+    def __init__(self, source_datapipe: IterDataPipe[Any]) -> None:
+        self.source_datapipe = source_datapipe
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.source_datapipe:
+            yield item
+            yield item
+
+
+class Every(DataPipe[Any]):
+    """Every n-th item: a pipe of a user by description and pass."""
+
+    def __init__(self, source_datapipe: IterDataPipe[Any], number: int) -> None:
+        super().__init__()
+        self.source_datapipe, self.number = source_datapipe, number
+
+    def open(self, env: Env) -> Pass[Any]:
+        return EveryPass(env.open(self.source_datapipe), self.number)
+
+
+class EveryPass(Pass[Any]):
+    def __init__(self, source: Pass[Any], number: int) -> None:
+        super().__init__(source)
+        self._number, self._num_read = number, 0
+
+    def items(self) -> Iterator[Any]:
+        for self._num_read, item in enumerate(self.sources[0], self._num_read + 1):  # noqa: B020
+            if self._num_read % self._number == 1:
+                yield item
+
+    @property
+    def position(self) -> Any:
+        return [self._num_read, self.sources[0].position]
+
+    def seek(self, position: Any) -> None:
+        self._num_read, at = position
+        self.sources[0].resume(at)
+
+
+def test_a_pipe_of_a_user_between_ours_is_in_the_same_epoch_and_share() -> None:
+    def chain(world: tdr.World | None = None) -> Any:
+        return Doubled(samples(world).map(key_of)).take(2 * NUM_SAMPLES)
+
+    pipe = chain()
+    epochs = [list(pipe), list(pipe)]
+    assert epochs[0] != epochs[1]
+    plain = CHAINS["shuffled"]()
+    assert [epoch[::2] for epoch in epochs] == [list(plain), list(plain)]
+    assert list(zip(pipe, pipe, strict=True))
+    parts = [list(chain(tdr.World(rank, 2))) for rank in range(2)]
+    assert sorted(parts[0] + parts[1]) == sorted(epochs[0])
+    with pytest.raises(StateError, match="Doubled cannot be resumed where it was"):
+        tdr.Resumable(chain())
+
+
+def test_a_pipe_of_a_user_by_description_and_pass_resumes() -> None:
+    def chain() -> Any:
+        source = IterableWrapper(range(20)).sharding_filter_rank().shuffle_samples(buffer_size=5)
+        return Every(source, 3).parallel_map(abs, num_threads=2)
+
+    assert len(list(chain())) == 7
+    assert_resumes_everywhere(chain)

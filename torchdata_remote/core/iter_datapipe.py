@@ -1,0 +1,60 @@
+"""torch's DataPipes, without the warnings of their deprecation.
+
+PyTorch plans to deprecate them (https://github.com/pytorch/pytorch/pull/168318). All other modules import them from
+here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch  # noqa: F401  # wholly, before a part of it: threads that import different parts break each other's import
+
+from . import functional_names as _functional_names
+
+if TYPE_CHECKING:
+    from torch.utils.data.datapipes._decorator import functional_datapipe
+    from torch.utils.data.datapipes.datapipe import IterDataPipe
+    from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper
+    from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+    from torch.utils.data.datapipes.utils.common import StreamWrapper
+else:
+    # Their deprecation does not concern users of this package, which has its own: so there are no warnings of imports
+    # here, of subclasses in this package, or of torchdata. Warnings about the users' own code are still shown.
+    for _category in (DeprecationWarning, FutureWarning):
+        warnings.filterwarnings("ignore", "(?s).*DataPipe", _category, r"torchdata(_remote)?\.")
+    # Of torch's map and filter: our loaders send such functions, and say which loaders do not
+    warnings.filterwarnings("ignore", "(Lambda|Local) function is not supported by pickle", UserWarning)
+    with warnings.catch_warnings():
+        for _category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", _category)
+        # Not from torch.utils.data, whose names are the deprecated ones
+        from torch.utils.data.datapipes._decorator import functional_datapipe
+        from torch.utils.data.datapipes.datapipe import IterDataPipe
+        from torch.utils.data.datapipes.iter import Batcher, Collator, Filter, IterableWrapper, Mapper
+        from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+        from torch.utils.data.datapipes.utils.common import StreamWrapper
+
+    _register = functional_datapipe
+
+    def functional_datapipe(name):
+        """Register a pipe's functional name, which may have been announced before, or belong to another pipe."""
+
+        def register(cls):
+            return _register(name)(cls) if _functional_names.make_room(name, cls, IterDataPipe.functions) else cls
+
+        return register
+
+
+__all__ = [
+    "SHARDING_PRIORITIES",
+    "Batcher",
+    "Collator",
+    "Filter",
+    "IterDataPipe",
+    "IterableWrapper",
+    "Mapper",
+    "StreamWrapper",
+    "functional_datapipe",
+]

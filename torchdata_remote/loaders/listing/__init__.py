@@ -1,1 +1,0 @@
-"""List once for all processes of a rank, or for all ranks."""

@@ -1,1 +1,0 @@
-"""Base classes and helpers of the pipes."""

@@ -1,1 +1,0 @@
-"""Several pipes as one: mixtures and the usual chains."""

@@ -1,0 +1,185 @@
+"""A pass: one reading of a chain of pipes, with a position that can be saved after each item."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from ..errors import StateError
+
+T_co = TypeVar("T_co", covariant=True)
+
+END: Any = object()
+
+
+class Pass(Generic[T_co]):
+    """One reading of a pipe: an iterator with a position.
+
+    A subclass has ``items``. One that does not hand out one item for each of its source has ``position`` and ``seek``.
+
+    Args:
+        *sources: passes over the pipes above this one, which are started and closed with it.
+    """
+
+    def __init__(self, *sources: Pass[Any]) -> None:
+        self.sources = sources
+        self._items: Iterator[T_co] | None = None
+
+    def items(self) -> Iterator[T_co]:
+        """Yield the items from the position on: a generator, which is made once."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T_co]:
+        if self._items is None:
+            self._items = self.items()
+        return self._items
+
+    def __next__(self) -> T_co:
+        return next(iter(self))
+
+    @property
+    def position(self) -> Any:
+        """The place after the item that was handed out last: plain JSON that does not change; ``None`` for the start.
+
+        Reading it takes the same short time wherever the pass is, because pipes that look ahead do so for each item.
+        """
+        return self.sources[0].position
+
+    def seek(self, position: Any) -> None:
+        """Continue from a position. Called once at most, before the first item, and not with ``None``."""
+        self.sources[0].seek(position)
+
+    def resume(self, position: Any) -> None:
+        """Continue from a position, or start at the beginning for ``None``."""
+        if position is not None:
+            self.seek(position)
+
+    def start(self) -> None:
+        """Send the first requests, without waiting: called for all streams of a process before the first item."""
+        for source in self.sources:
+            source.start()
+
+    @property
+    def mark(self) -> Any:
+        """What pipes that divide a number of items have taken of it, and others need to read their items again."""
+        return None
+
+    def close(self) -> None:
+        """End the pass: its requests and threads."""
+        if (items := self._items) is not None and hasattr(items, "close"):
+            with suppress(ValueError):  # another thread is inside of it, and will see that the sources are closed
+                items.close()
+        for source in self.sources:
+            source.close()
+
+
+class PipePass(Pass[T_co]):
+    """Base of passes that need the options of their pipe, which has one source.
+
+    Args:
+        pipe: with the options.
+        source: pass over its source.
+    """
+
+    def __init__(self, pipe: Any, source: Pass[Any]) -> None:
+        super().__init__(source)
+        self._pipe = pipe
+
+
+class CountedPass(Pass[T_co]):
+    """Base of passes whose position is a number of items, and the position of the source."""
+
+    num_passed = 0
+
+    @property
+    def position(self) -> Any:
+        return [self.num_passed, self.sources[0].position]
+
+    def seek(self, position: Any) -> None:
+        self.num_passed, at = position
+        self.sources[0].resume(at)
+
+    @property
+    def mark(self) -> Any:
+        return self.num_passed
+
+
+class NumberedPass(Pass[T_co]):
+    """Base of passes whose position is the number of the next item."""
+
+    _next = 0
+
+    @property
+    def position(self) -> Any:
+        return self._next
+
+    def seek(self, position: Any) -> None:
+        self._next = position
+
+
+class ListPass(NumberedPass[T_co]):
+    """A pass over a sequence, from which items are taken by number.
+
+    Args:
+        items_of_pass: all of them.
+    """
+
+    def __init__(self, items_of_pass: Sequence[T_co]) -> None:
+        super().__init__()
+        self._sequence = items_of_pass
+
+    def items(self) -> Iterator[T_co]:
+        for number in range(self._next, len(self._sequence)):
+            self._next = number + 1
+            yield self._sequence[number]
+
+
+class Window:
+    """The items of a source from the oldest one on that is in use, with the position of the source before each.
+
+    Args:
+        source: that is read; it is at the position before the oldest item.
+        start: that position; ``None`` for the beginning.
+    """
+
+    def __init__(self, source: Pass[Any], start: Any = None) -> None:
+        self._source, self._items = source, iter(source)
+        self._before: deque[Any] = deque([start])  # of the items oldest to num_read
+        self.oldest = 0  # number of the oldest item in use
+        self.num_read = 0
+
+    def read(self) -> Any:
+        """Return the next item, or ``END``."""
+        item = next(self._items, END)
+        if item is not END:
+            self.num_read += 1
+            self._before.append(self._source.position)
+        return item
+
+    def read_again(self, num_items: int, name: str) -> Iterator[Any]:
+        """Yield the items that were read before the state was saved.
+
+        Raises:
+            StateError: if there are fewer now.
+        """
+        for number in range(num_items):
+            item = self.read()
+            if item is END:
+                raise StateError(
+                    f"{name} had {num_items:,} items to hold when the state was saved, and gets {number:,} now: what "
+                    "the chain reads, or a function of it, has changed."
+                )
+            yield item
+
+    def release(self, oldest: int) -> None:
+        """Forget the positions before an item: those before it are not in use."""
+        while self.oldest < oldest:
+            self._before.popleft()
+            self.oldest += 1
+
+    @property
+    def position(self) -> Any:
+        """The position of the source before the oldest item in use."""
+        return self._before[0]

@@ -1,0 +1,343 @@
+"""Base of the pipes that call a function with each item: in threads, a little ahead of the consumer, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from ..core.arguments import check
+from ..core.arguments.amounts import whole_or_none
+from ..core.iter_datapipe import IterDataPipe
+from ..core.processes.worker_errors import keep_arguments_of
+from ..core.stats.counters import DECODE
+from ..core.threads.pool import Pool, next_item
+from ..core.threads.shared_pool import shared_pools
+from ..core.world import counted
+from ..errors import RemoteDataError, SampleError
+from ..formats.error_policy import OnBadSample, Skipped, raise_error
+from ..formats.sample import require_key, sample_url
+from .chain import all_pipes, functional_name
+from .datapipe import DataPipe, length_here
+from .env import Ahead, Env
+from .passes import Pass
+from .slots import length_of
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_AHEAD_PER_THREAD = 2
+# Until the consumer makes a call that no thread has begun: its work would compete with that of the threads
+_PATIENCE_S = 0.1
+
+_of_thread = threading.local()  # whether it is one of a pool, at work for a pipe
+
+
+class Patience:
+    """Whether the consumer of a pass still waits for threads to begin its calls: not while all are busy with others."""
+
+    is_lost = False
+
+
+class Call:
+    """A call of a pipe's function that is made once: by a thread, or by the consumer if none is free for some time.
+
+    So waiting for it never depends on a free thread, as where a function of the pool reads a chain with that pool: it
+    then makes the calls itself, at once if it runs in that thread.
+
+    Args:
+        function: of the pass.
+        item: for it.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], item: Any) -> None:
+        self._function = function
+        # Taking the item out begins the call; it is one step, which one thread makes
+        self._item = [item]
+        self._answer: queue.SimpleQueue[tuple[Any] | BaseException] = queue.SimpleQueue()
+
+    def run(self, closed: list[bool]) -> None:
+        """Make the call in a thread of the pool, unless it was begun, or the pass was given up."""
+        if closed[0]:
+            return
+        was_busy, _of_thread.is_busy = works_ahead(), True
+        try:
+            self.begin()
+        finally:
+            _of_thread.is_busy = was_busy
+
+    def begin(self) -> bool:
+        """Make the call in this thread, unless it was begun; return whether it was made."""
+        try:
+            item = self._item.pop()
+        except IndexError:
+            return False
+        answer: tuple[Any] | BaseException
+        try:
+            answer = (called(self._function, item),)
+        except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
+            answer = error
+        # The consumer finds out whether it is the only one that refers to the item
+        del item
+        self._answer.put(answer)
+        del answer  # or error and frame would keep each other
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in place of the call, unless it was begun."""
+        with contextlib.suppress(IndexError):
+            self._item.pop()
+            self._answer.put(error)
+
+    def result(self, patience: Patience) -> Any:
+        """Return what the function returns, once a thread has called it.
+
+        Args:
+            patience: of the pass.
+
+        Raises:
+            BaseException: what it raised.
+        """
+        answer = self._answer.get() if not self._answer.empty() else self._waited_for(patience)
+        if isinstance(answer, BaseException):
+            try:
+                raise answer
+            finally:
+                del answer  # or error and frame would keep each other
+        return answer[0]
+
+    def _waited_for(self, patience: Patience) -> tuple[Any] | BaseException:
+        if (works_ahead() or patience.is_lost) and self.begin():
+            return self._answer.get()
+        patience.is_lost = False
+        with DECODE.waiting(), contextlib.suppress(queue.Empty):
+            return self._answer.get(timeout=_PATIENCE_S)
+        patience.is_lost = self.begin()
+        with DECODE.waiting():
+            return next_item(self._answer)
+
+
+def called(function: Callable[[Any], T], item: Any) -> T:
+    """Return what the function returns. Its error keeps its arguments on its way through torch's pipes."""
+    try:
+        return function(item)
+    except Exception as error:
+        keep_arguments_of(error)
+        raise
+
+
+def works_ahead() -> bool:
+    """Whether a thread of a pool calls this, whose time no consumer spends."""
+    return getattr(_of_thread, "is_busy", False)
+
+
+class _BadSample(NamedTuple):
+    """Takes the place of a result."""
+
+    url: str
+    key: str
+    error: Exception
+
+
+class OneForOne(DataPipe[T_co]):
+    """Base of a pipe that yields one item for each that it takes."""
+
+    source_datapipe: IterDataPipe[Any]
+
+    def length(self, env: Env) -> int:
+        """Count the items, as its source does."""
+        return length_of(self.source_datapipe, env)
+
+    __len__ = length_here
+
+
+class ThreadedMap(OneForOne[T_co]):
+    """Base of a pipe that yields the result of a function for each item. A subclass implements ``function_of``.
+
+    With threads, items are taken from the source in the consumer's thread and handled in a pool, which all streams of
+    this process and all pipes with as many threads share. The consumer handles an item itself only if no thread is free
+    for 0.1 s. Results keep the order of the items. An error is raised in the place of its item, after the
+    results before it. The position is that of the source after the item that was handed out last, so it does not depend
+    on the number of threads. Without threads nothing is taken ahead.
+
+    Args:
+        source_datapipe: items.
+        num_threads: beside the consumer's. ``None`` for those that the loader gives, or none.
+        max_ahead: number of items that are taken before they are asked for; all streams of a process share it, and each
+            has one at least. ``None`` for twice the number of threads.
+        on_bad_sample: called with the error of the function, in the order of the items; returns to skip the sample. The
+            position after a skipped one is that of the source, so a resumed pass does not read it again, or skips it.
+    """
+
+    def __init__(
+        self,
+        source_datapipe: IterDataPipe[Any],
+        num_threads: int | None,
+        max_ahead: int | None = None,
+        on_bad_sample: OnBadSample = raise_error,
+    ) -> None:
+        super().__init__()
+        self.source_datapipe = source_datapipe
+        self.num_threads = whole_or_none("num_threads", num_threads, at_least=0)
+        self.max_ahead = whole_or_none("max_ahead", max_ahead)
+        self._on_bad_sample = check.function("on_bad_sample", on_bad_sample, example="tdr.skip_with_warning")
+        if any(getattr(found, "gives_equal_counts", False) for found in all_pipes(source_datapipe)):
+            self.require_equal_counts()
+
+    def function_of(self, env: Env) -> Callable[[Any], T_co]:
+        """Return the function of a pass, which is called in several threads at once."""
+        raise NotImplementedError
+
+    def preparation_of(self, env: Env) -> Callable[[Any], Any] | None:
+        """Return a function that is called with each item, in order, in the thread that iterates, or ``None``."""
+        return None
+
+    def open(self, env: Env) -> Pass[T_co]:
+        return _ThreadedPass(self, env)
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether samples may be left out."""
+        return self._on_bad_sample is not raise_error
+
+    def guarded(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function; where samples may be skipped, one that returns a bad sample in place of raising."""
+
+        def result_of(argument: Any) -> Any:
+            try:
+                return function(argument)
+            except Exception as error:
+                # Those of a store and of the machine are none of the sample
+                is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
+                if is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
+                    raise
+                sample = getattr(argument, "sample", argument)
+                return _BadSample(sample_url(sample), str(require_key(sample, of=functional_name(type(self)))), error)
+
+        return result_of if self.may_skip else function
+
+    def skip_bad(self, bad: Any, skipped: Skipped) -> None:
+        """Record a sample as skipped, unless the policy raises."""
+        self._on_bad_sample(bad.error)
+        skipped.bad_samples[bad.url, bad.key] = f"{type(bad.error).__name__}: {bad.error!s:.300}"
+
+    def warn_of_skipped(self, skipped: Skipped) -> None:
+        if found := skipped.bad_samples:
+            (url, key), error = next(iter(found.items()))
+            warnings.warn(
+                f"{functional_name(type(self))}(on_bad_sample=) skipped {counted(len(found), 'sample')} of this epoch "
+                "in this process, whose pipe has their URLs, keys and errors in skipped.bad_samples. The first one is "
+                f"{key!r:.200} of {url or 'an unknown shard'}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def require_equal_counts(self) -> None:
+        """Refuse to skip samples where ranks are promised equal numbers of them.
+
+        Raises:
+            ValueError: says how to have both.
+        """
+        if self.may_skip:
+            raise ValueError(
+                f"{functional_name(type(self))}(on_bad_sample=) may skip samples, so that ranks have different numbers "
+                "of them for all that equalize_ranks() does, and wait for each other. Leave it out, and chain "
+                "repeat_epochs() before and take(n) after: all ranks then have equally many."
+            )
+
+    def equal_counts(self, num_streams: int) -> bool | None:
+        return False if self.may_skip else None
+
+    def length(self, env: Env) -> int:
+        if self.may_skip:
+            raise TypeError(f"{functional_name(type(self))}(on_bad_sample=) may skip samples")
+        return super().length(env)
+
+
+class _ThreadedPass(Pass[Any]):
+    def __init__(self, pipe: ThreadedMap[Any], env: Env) -> None:
+        super().__init__(env.open(pipe.source_datapipe))
+        self._pipe, self._skipped, self._ahead = pipe, env.shared.skipped(pipe), Ahead(pipe, env)
+        self._prepared, self._function = pipe.preparation_of(env), pipe.guarded(pipe.function_of(env))
+        self._num_threads = env.shared.num_threads if pipe.num_threads is None else pipe.num_threads
+        max_ahead = pipe.max_ahead or _AHEAD_PER_THREAD * self._num_threads
+        self._num_taken = 1 + max(1, max_ahead // env.shared.num_streams)  # with the item that is handed out next
+        self._at: Any = None  # of the source, after the item that was handed out last
+        self._is_ahead = self._num_threads > 0
+
+    def items(self) -> Iterator[Any]:
+        return self._in_threads() if self._is_ahead else self._in_turn()
+
+    @property
+    def position(self) -> Any:
+        return self._at if self._is_ahead else self.sources[0].position
+
+    def seek(self, position: Any) -> None:
+        self._at = position
+        self.sources[0].seek(position)
+
+    def _in_turn(self) -> Iterator[Any]:
+        function, prepared = self._function, self._prepared
+        for item in self.sources[0]:
+            result = called(function, item if prepared is None else prepared(item))
+            del item
+            if type(result) is _BadSample:
+                self._pipe.skip_bad(result, self._skipped)
+            else:
+                yield result
+
+    def _in_threads(self) -> Iterator[Any]:
+        source, error, closed, pid, patience = self.sources[0], None, [False], os.getpid(), Patience()
+        items: Iterator[Any] | None = iter(source)
+        ahead: deque[tuple[Any, Any, Call]] = deque()  # position and marks after the item, and the call of the function
+        marks = self._ahead
+        pools = shared_pools()
+        pool = pools.join(self._num_threads)
+        try:
+            while True:
+                while items is not None and len(ahead) < self._num_taken:
+                    try:
+                        item = next(items)
+                    except StopIteration:  # noqa: PERF203  # a try costs nothing
+                        items = None
+                    except Exception as caught:  # noqa: BLE001  # raised in its place
+                        items, error = None, caught
+                    else:
+                        ahead.append((source.position, marks.taken(), self._submitted(pool, item, closed)))
+                        del item
+                if not ahead:
+                    break
+                self._at, of_item, task = ahead.popleft()
+                marks.handed_out(of_item)
+                result = task.result(patience)
+                del task
+                if type(result) is _BadSample:
+                    self._pipe.skip_bad(result, self._skipped)
+                    continue
+                yield result
+                del result
+                if os.getpid() != pid:
+                    raise RuntimeError("This pass was begun in another process, from which this one was forked.")
+            self._at = source.position
+            if error is not None:
+                raise error
+        finally:
+            error = None  # or error and frame would keep each other
+            closed[0] = True
+            ahead.clear()
+            pools.leave(pool)
+
+    def _submitted(self, pool: Pool, item: Any, closed: list[bool]) -> Call:
+        try:
+            task = Call(self._function, item if self._prepared is None else self._prepared(item))
+        except Exception as error:  # noqa: BLE001  # raised in its place
+            task = Call(self._function, None)
+            task.fail(error)
+        else:
+            pool.submit(task.run, closed, on_dropped=task.fail)
+        return task
