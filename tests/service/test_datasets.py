@@ -170,7 +170,7 @@ OF_A_DATASET: list[tuple[str, str, bytes | None, dict[str, str]]] = [
     *(("GET", f"/files?{query}", None, {}) for query in ("digests=1", "recursive=0&prefix=a/", "after=a&limit=1")),
     *(("DELETE", target, None, {}) for target in ("", "/files/a", UPLOAD)),
     *(("PUT", "/files/a", b"1", {name: "*"} if name else {}) for name in ("", "If-Match", "If-None-Match")),
-    *(("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}), ("PUT", "", b"1", {})),
+    ("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}),
     *(("PUT", "?unpack=1", tar_bytes({"a": b"1"}), {}), ("PUT", "/files", tar_bytes({"a": b"1"}), {})),
     *(
         ("PUT", UPLOAD, b"1", FIRST),
@@ -297,39 +297,16 @@ def test_a_dataset_folder_may_be_a_link_which_alone_is_removed(served: str, serv
 
 
 @pytest.mark.parametrize(
-    ("content", "extension"),
-    [
-        (b"\x89PNG\r\n\x1a\n...", "png"),
-        (b"\xff\xd8\xff\xe0", "jpg"),
-        (b"RIFF....WEBPVP8 ", "webp"),
-        (b"PK\3\4...", "zip"),
-        (b"\0" * 257 + b"ustar\0", "tar"),
-        (b' {"a": 1}', "json"),
-        (b"[1]", "json"),
-        (b"some words", "txt"),
-        ("é".encode() * 300, "txt"),
-        (b"x" + "é".encode() * 300, "txt"),
-        (b"\xff\xfe", "bin"),
-        (b"text\0", "bin"),
-        (b"", "bin"),
-    ],
-)
-def test_a_file_without_a_name_is_named_by_its_content(dataset: Dataset, content: bytes, extension: str) -> None:
-    for _ in range(2):
-        assert dataset.ask("PUT", "", content).json()["path"] == f"{sha256(content)[:16]}.{extension}"
-    assert dataset.contents() == {f"{sha256(content)[:16]}.{extension}": content}
-
-
-@pytest.mark.parametrize(
     ("header", "path"),
     [
         ("attachment; filename=plain.csv", "plain.csv"),
         ("attachment; filename*=UTF-8''%c3%a9%20x.csv", "é x.csv"),
         ("attachment; filename=\"x.csv\"; filename*=UTF-8''y.csv", "y.csv"),
         ("attachment; FileName=x.csv", "x.csv"),
-        ("attachment; filename*=iso-8859-1'en'%e9.csv", "é.csv"),
+        ("attachment; filename*=iso-8859-1'en'%e9.csv", 400),
+        (None, 400),
         ('attachment ; FILENAME = "a\\"b.csv" ;', 'a"b.csv'),
-        ("attachment", None),
+        ("attachment", 400),
         ('attachment; filename="../x"', 400),
         ('attachment; filename="a\\\\b"', 400),
         ('attachment; filename=""', 400),
@@ -337,15 +314,14 @@ def test_a_file_without_a_name_is_named_by_its_content(dataset: Dataset, content
         ("attachment; filename*=UTF-8''%e9.csv", 400),
         ("attachment; filename*=y.csv", 400),
         ('attachment; filename="x.csv', 400),
-        ("attachment; filename=x.csv; filename=y.csv", 400),
     ],
 )
-def test_content_disposition_names_the_file(dataset: Dataset, header: str, path: str | int | None) -> None:
-    answer = dataset.ask("PUT", "", b"x", {"Content-Disposition": header})
+def test_content_disposition_names_the_file(dataset: Dataset, header: str | None, path: str | int) -> None:
+    answer = dataset.ask("PUT", "", b"x", {} if header is None else {"Content-Disposition": header})
     if path == 400:
         assert (answer.status, bool(answer.error), dataset.paths()) == (400, True, [])
     else:
-        assert answer.json()["path"] == path or path is None
+        assert answer.json()["path"] == path
         assert len(dataset.paths()) == 1
 
 
@@ -403,7 +379,7 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
         ("PUT", "/files/cat/1.png", picture),
         ("PUT", "?unpack=1", tar_bytes({"cat/2.png": picture})),
         ("PUT", "/files", tar_bytes({"dog/3.png": picture})),
-        ("PUT", "", b"some words"),
+        ("PUT", "/files/notes.txt", b"some words"),
         ("DELETE", "/files/cat/1.png", None),
     ]:
         assert dataset.ask(method, target, body).status in (200, 204)
@@ -432,8 +408,9 @@ def test_no_file_is_replaced_against_a_condition_or_by_a_part_of_one(
 
 @pytest.mark.parametrize("query", ["unpack=2", "unpack=", "unpack=true"])
 def test_a_flag_is_0_or_1(dataset: Dataset, query: str) -> None:
-    assert dataset.ask("PUT", f"?{query}", b"x").status == 400
-    assert dataset.ask("PUT", "?unpack=0", b"x").status == 200
+    named = {"Content-Disposition": "attachment; filename=a"}
+    assert dataset.ask("PUT", f"?{query}", b"x", named).status == 400
+    assert dataset.ask("PUT", "?unpack=0", b"x", named).status == 200
     assert len(dataset.paths()) == 1
 
 

@@ -307,15 +307,6 @@ def test_a_condition_is_checked_when_the_body_is_complete(
     assert dataset.contents() == expected
 
 
-def test_a_file_that_is_named_by_its_content_is_stored_under_conditions(anywhere: Dataset) -> None:
-    for condition, status in [("*", 200), ("*", 412), ('"x"', 200)]:
-        assert anywhere.ask("PUT", "", b"words", {"If-None-Match": condition}).status == status
-    etag = anywhere.ask("PUT", "", b"words").headers["etag"]
-    for value, body, status in [('"x"', b"words", 412), (etag, b"words", 200), (etag, b"others", 412)]:
-        assert anywhere.ask("PUT", "", body, {"If-Match": value}).status == status
-    assert list(anywhere.contents().values()) == [b"words"]
-
-
 def test_of_concurrent_conditional_removals_one_succeeds(anywhere: Dataset) -> None:
     etag = anywhere.put("a", b"1").headers["etag"]
     together = threading.Barrier(8, timeout=120)

@@ -130,7 +130,7 @@ def test_of_conditional_writes_by_both_services_one_succeeds(both: Both) -> None
 
 
 def test_a_dataset_that_the_other_service_removed_stays_removed(both: Both) -> None:
-    for target, is_created_again in itertools.product(("/files/q/r", "", "?unpack=1", "/files"), (False, True)):
+    for target, is_created_again in itertools.product(("/files/q/r", "?unpack=1", "/files"), (False, True)):
         one, other = both.dataset()
         body = tar_bytes({"a": b"1"}) + bytes(3_000_000)
         lines = ("Expect: 100-continue", f"Content-Length: {len(body)}", "Connection: close")
@@ -174,8 +174,7 @@ def test_the_parts_of_an_upload_may_go_to_either_service(both: Both) -> None:
     last = other.ask("PUT", target, LARGE[half:], rest)
     assert (last.status, last.json()["sha256"]) == (200, sha256(LARGE))
     assert followed(one, "a").body == LARGE
-    assert one.ask("PUT", target, LARGE[half:], rest).json() == last.json(), "a response that was lost"
-    assert one.paths() == ["a"]
+    assert (one.paths(), one.ask("GET", target).status) == (["a"], 404)
 
 
 def test_a_dataset_that_others_put_there_is_one(both: Both) -> None:

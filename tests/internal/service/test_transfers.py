@@ -46,7 +46,7 @@ def test_a_tree_survives_transfers_in_parts_of_any_size(
     url = f"datasets://{served}/{folder.name}"
     write_tree(folder / "s", tree)
     sizes = {
-        "push": {"_RESUMABLE_BYTES": 0, "_REQUEST_BYTES": part_bytes, "SHARED_BYTES": shared},
+        "push": {"_REQUEST_BYTES": part_bytes, "SHARED_BYTES": shared},
         "pull": {"_PART_BYTES": part_bytes, "SHARED_BYTES": shared},
         "jobs": {"_BATCH_BYTES": batch, "MAX_BATCH_FILE_BYTES": batch},
     }

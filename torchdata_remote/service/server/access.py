@@ -18,11 +18,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...errors import RemoteDataError
-from .context import Context
-from .names import require_path
-from .problems import CLOSE, JSONResponse, Problem, ServiceStoppedError, error_response
+from .context import Context, Root
+from .folder import FolderRoot
+from .problems import CLOSE, JSONResponse, Problem, error_response
+from .requests import require_path
 from .responses import FileResponse
-from .root import Root
 
 MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
 MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
@@ -63,7 +63,7 @@ class Metrics:
         in_flight.set_function(lambda: float(self.num_in_flight))
         # of few labels, and looked up under a lock each time otherwise
         self._requests_of, self._seconds_of = cache(self._requests.labels), cache(self._seconds.labels)
-        if root.is_local:
+        if isinstance(root, FolderRoot):
             free = Gauge(f"{name}_free_bytes", "Free bytes on the disk of the datasets.", registry=registry)
             free.set_function(lambda: _free_bytes(root))
 
@@ -136,7 +136,7 @@ class AccessMiddleware:
                 await FileResponse(self.context, file[0], require_path(file[1]))(scope, body.receive, counted_send)
             else:
                 await (refused or self._app)(scope, body.receive, counted_send)
-        except (Problem, RemoteDataError, OSError, ServiceStoppedError) as error:
+        except (Problem, RemoteDataError, OSError) as error:
             if status:  # the server ends the connection, and the client sees that bytes are missing
                 raise
             response = error_response(error, f"{method} {scope['path']}", self.context.root.url)

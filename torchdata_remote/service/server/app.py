@@ -20,19 +20,19 @@ from . import routes
 from .access import AccessMiddleware, Metrics
 from .context import Context, open_root
 from .limits import ServiceLimits
-from .openapi import describe
-from .problems import JSONResponse, Problem, ServiceStoppedError, error_response
+from .problems import JSONResponse, Problem, error_response
 from .responses import NO_SNIFF
 from .threads import run_blocking
 
 _PAGE = {
     "": ("index.html", "text/html"),
+    "openapi.json": ("openapi.json", "application/json"),
     "app.js": ("app.js", "text/javascript"),
     "sha256.js": ("sha256.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
-_CLEANING_S = 3600.0
+_CLEANING_S, _UNFINISHED_S = 3600.0, 7 * 86_400.0
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "Referrer-Policy": "no-referrer",
@@ -95,7 +95,7 @@ def make_app(
             _route("/page/{part}", GET=_page),
             _route("/healthz", GET=_health),
             _route("/metrics", GET=metrics_response),
-            _route("/openapi.json", GET=_description),
+            _route("/openapi.json", GET=_page),
             _route("/datasets", GET=routes.list_datasets, POST=routes.create_dataset),
             _route(dataset, GET=routes.get_dataset, PUT=routes.put_dataset, DELETE=routes.delete_dataset),
             _route(dataset + "/summary", GET=routes.summary),
@@ -104,7 +104,7 @@ def make_app(
             _route(dataset + "/files/{path:path}", GET=routes.get_file, PUT=routes.put_file, DELETE=routes.delete_file),
         ],
         exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
-        | dict.fromkeys((Problem, RemoteDataError, OSError, ServiceStoppedError), _problem),
+        | dict.fromkeys((Problem, RemoteDataError, OSError), _problem),
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -116,11 +116,10 @@ async def _clean(context: Context) -> None:
     """Remove what killed services left, at the start and every hour. An error is no reason to end the service."""
     while True:
         try:
-            await run_blocking(lambda: context.root.clean(context.limits.upload_lifetime_s, context.stopping), "remove")
-        except ServiceStoppedError:
-            return
+            await run_blocking(lambda: context.root.clean(_UNFINISHED_S, context.stopping), "remove")
         except Exception as error:  # noqa: BLE001  # of the store or the disk, or a defect: others are served
-            _log.warning("A clean-up of %s failed, and will be repeated: %s", context.root.url, error)
+            if not context.stopping.is_set:
+                _log.warning("A clean-up of %s failed, and will be repeated: %s", context.root.url, error)
         await anyio.sleep(_CLEANING_S)
 
 
@@ -143,12 +142,9 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _description(request: Request) -> Response:
-    return JSONResponse(describe())
-
-
 async def _page(request: Request) -> Response:
-    name, kind = _PAGE.get(request.path_params.get("part", ""), (None, None))
+    part = request.path_params.get("part", request.url.path.lstrip("/"))
+    name, kind = _PAGE.get(part, (None, None))
     if name is None:
         raise HTTPException(404)
     text = files(__package__).joinpath("page", name).read_bytes()

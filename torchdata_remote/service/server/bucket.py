@@ -14,6 +14,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...core.concurrency_limit import ConcurrencyLimit
@@ -23,24 +24,22 @@ from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
 from ...fetch.ranges import ObjectReader
 from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found, etag_of
-from .headers import require_match
-from .names import is_dataset_name, require_dataset_name
-from .problems import CLOSE, Problem, Stopping
+from .problems import AGAIN, CLOSE, Problem, Stopping
+from .requests import is_dataset_name, require_dataset_name, require_match
 from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
 
-_SHA256, _BY = "torchdataremotesha256", "torchdataremoteby"  # metadata; Azure allows letters and digits only
+_SHA256 = "torchdataremotesha256"  # metadata; Azure allows letters and digits only
 _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is longer, which listings show
 _REMOVED = b"-removed"
 RETRY = RetryPolicy(deadline_s=30.0)
 _MAX_REQUESTS, _MAX_ATTEMPTS = 64, 20
 _ABANDONED_S = 600.0  # a removal that another service began so long ago, and has not finished, is finished
-_LEFT_S = 86_400.0  # likewise for large files that are not completely written
 _SIGNED_S = 300.0
 _log = logging.getLogger("torchdata_remote")
 
 
 class BucketRoot:
-    """A bucket, or a part of one.
+    """A bucket, or a part of one; its methods are those of a folder.
 
     Args:
         url: of the bucket, or a folder in it.
@@ -50,17 +49,13 @@ class BucketRoot:
         signs: whether clients are sent to the bucket to read.
     """
 
-    is_local = False
-
     def __init__(self, url: str, options: StorageOptions, objects: BucketObjects, prefix: str, *, signs: bool) -> None:
         self.url, self.options, self.prefix, self.signs = url, options, prefix, signs
         self.objects = objects
         self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
         self.work = f"{prefix}{WORK_FOLDER}"
         self._markers = f"{self.work}datasets/"
-        self._is_searched = False
-
-    # Datasets
+        self._threads = ThreadPoolExecutor(_MAX_REQUESTS, "markers")
 
     def names(self) -> list[str]:
         skip = len(self._markers)
@@ -76,13 +71,24 @@ class BucketRoot:
             raise no_dataset(name)
         return BucketDataset(self, name, life)
 
+    def open(self, name: str, path: str) -> OpenObject:
+        """Open a file. Marker and file are asked for at once."""
+        dataset = self._threads.submit(self.dataset, name)
+        try:
+            found = BucketDataset(self, require_dataset_name(name), None).find(path)
+        finally:
+            alive = dataset.result()
+        if found is None:
+            raise no_file(path)
+        return OpenObject(alive, found)
+
     def open_cached(self, name: str, path: str) -> None:
         return None
 
     def create(self, name: str) -> None:
         life, _ = self.marker(require_dataset_name(name))
         if life is not None and len(life) != _LIFE:
-            raise Problem(503, f"The dataset {name!r} is being removed. Try again.", {"Retry-After": "1"})
+            raise Problem(503, f"The dataset {name!r} is being removed. Try again.", AGAIN)
         if life is not None or self.objects.has_folder(f"{self.prefix}{name}/") or not self.mark(name, "create"):
             raise Problem(409, f"The dataset {name!r} exists already.")
 
@@ -113,7 +119,10 @@ class BucketRoot:
             self.objects.delete_folder(folder)
         self.objects.delete([self._markers + name])
 
-    def free_bytes(self) -> int | None:
+    def free_bytes(self) -> None:
+        return None
+
+    def scratch(self) -> None:
         return None
 
     @contextlib.contextmanager
@@ -137,6 +146,7 @@ class BucketRoot:
         yield
 
     def clean(self, unfinished_s: float, stopping: Stopping) -> None:
+        """Finish removals, and remove old parts. Nothing else is looked at: other services may be writing it."""
         now_s = time.time()
         for page in self.objects.pages(self._markers):
             for one in stopping.during(page.entries):
@@ -144,9 +154,6 @@ class BucketRoot:
                     self._remove_all(one.path[len(self._markers) :])
         for page in self.objects.pages(f"{self.work}uploads/"):
             self.objects.delete([one.path for one in page.entries if (one.modified_s or now_s) < now_s - unfinished_s])
-        if not self._is_searched:  # once: all objects are listed
-            self.objects.store.remove_old_leftovers(self.prefix, now_s - _LEFT_S)
-            self._is_searched = True
 
 
 class BucketDataset:
@@ -157,8 +164,7 @@ class BucketDataset:
     def __init__(self, root: BucketRoot, name: str, life: bytes | None) -> None:
         self.root, self.name, self.life, self._seen_s = root, name, life, time.monotonic()
         self.folder = f"{root.prefix}{name}/"
-        scheme, bucket, _ = split_url(root.url)
-        self.url = join_url(scheme, bucket, self.folder)
+        self.url = join_url(*split_url(root.url)[:2], self.folder)
         self.unsettled: dict[str, str] = {}  # files, and the ids of their writers, before the life was compared
 
     def require_life(self) -> bytes:
@@ -168,11 +174,12 @@ class BucketDataset:
             self.life, _ = self.root.marker(self.name)
         return self.life or b""
 
-    def require_alive(self) -> None:
-        """Raise ``Problem`` 404 if the dataset is not the same one any more."""
-        self._seen_s = time.monotonic()
-        if self.root.marker(self.name)[0] != self.require_life():
-            raise removed()
+    def require_alive(self, max_age_s: float = 0.0) -> None:
+        """Raise ``Problem`` 404 if the dataset is not the same one any more, unless that was compared just now."""
+        if time.monotonic() > self._seen_s + max_age_s:
+            self._seen_s = time.monotonic()
+            if self.root.marker(self.name)[0] != self.require_life():
+                raise removed()
 
     def full(self, path: str) -> str:
         """Return the path in the bucket of a file, or of a part."""
@@ -186,14 +193,11 @@ class BucketDataset:
         found = self.root.objects.head(self.full(path))
         return None if found is None else _file(path, found)
 
-    def open(self, path: str) -> OpenObject:
-        found = self.find(path)
+    def open(self, path: str, version: File | None = None) -> OpenObject:
+        found = version or self.find(path)
         if found is None:
             raise no_file(path)
         return OpenObject(self, found)
-
-    def reopen(self, file: File) -> OpenObject:
-        return OpenObject(self, file)
 
     def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
         skip = len(self.folder)
@@ -204,12 +208,9 @@ class BucketDataset:
         ]
         return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
 
-    def writer(self, path: str, conditions: Mapping[str, str], *, sha256: str | None = None, by: str = "") -> Upload:
+    def writer(self, path: str, conditions: Mapping[str, str], sha256: str | None = None) -> Upload:
         self.require_life()
-        return Upload(self, path, conditions, sha256, by)
-
-    def adopt(self, part: str, path: str, conditions: Mapping[str, str], by: str) -> None:
-        return None
+        return Upload(self, path, conditions, sha256)
 
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
         """Remove a file. It is compared first, since not all buckets have conditions for that."""
@@ -218,7 +219,7 @@ class BucketDataset:
             if found is None:
                 raise no_file(path)
             require_match(conditions, found.etag)
-            self.root.objects.delete([self.folder + path])
+            self.root.objects.delete([self.folder + path, self._digest_path(path)])
 
     def sync(self, paths: Iterable[str]) -> None:
         """Take files back that were written while the dataset was removed. Raises ``Problem`` 404 then."""
@@ -245,40 +246,39 @@ class BucketDataset:
         folder = self.part_path(upload, "")
         return [one.path[len(folder) :] for page in self.root.objects.pages(folder) for one in page.entries]
 
-    def remove_part(self, upload: str, name: str) -> None:
-        self.root.objects.delete([self.part_path(upload, name)])
-
-    def remove_parts(self, upload: str) -> None:
-        self.root.objects.delete_folder(self.part_path(upload, ""))
+    def remove_parts(self, upload: str, names: Iterable[str] | None = None) -> None:
+        if names is None:
+            self.root.objects.delete_folder(self.part_path(upload, ""))
+        else:
+            self.root.objects.delete([self.part_path(upload, name) for name in names])
 
     def about(self, file: File) -> File:
         if file.sha256 is None:
             found = self.find(file.path)
-            if found is not None and found.etag == file.etag:
-                file = found
+            file = found if found is not None and found.etag == file.etag else file
         if file.sha256 is None:
-            kept = self.root.objects.get(self._digest_path(file))
-            file = file._replace(sha256=None if kept is None else kept[0].decode("ascii"))
+            kept = self.root.objects.get(self._digest_path(file.path))
+            sha256, _, etag = ("" if kept is None else kept[0].decode("ascii", "replace")).partition(" ")
+            file = file._replace(sha256=sha256 if etag == file.etag else None)
         return file
 
     def keep_sha256(self, file: File, sha256: str) -> None:
-        """Store it beside the datasets: an object that others wrote is left as it is."""
-        self.root.objects.put(self._digest_path(file), sha256.encode())
+        """Store it beside the datasets, one for each path: an object that others wrote is left as it is."""
+        self.root.objects.put(self._digest_path(file.path), f"{sha256} {file.etag}".encode())
 
-    def _digest_path(self, file: File) -> str:
-        version = hashlib.sha256(f"{file.etag} {file.path}".encode()).hexdigest()
-        return f"{self.root.work}sha256/{self.name}/{version}"
+    def _digest_path(self, path: str) -> str:
+        return f"{self.root.work}sha256/{self.name}/{hashlib.sha256(path.encode()).hexdigest()}"
 
 
 class OpenObject:
-    """A version of an object."""
+    """A version of an object. It is an error if it was replaced."""
 
     descriptor = None
 
     def __init__(self, dataset: BucketDataset, file: File) -> None:
         self.dataset, self.file = dataset, file
 
-    def chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[memoryview]:
+    def chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[bytes | memoryview]:
         if start >= end:
             return
         root, file, full = self.dataset.root, self.file, self.dataset.full(self.file.path)
@@ -292,6 +292,7 @@ class OpenObject:
             raise ObjectChangedError(f"{file.path} was removed.", url=error.url, etag=file.etag) from error
 
     def signed_url(self) -> str | None:
+        """Return a URL by which a client reads it for some minutes, without any token; ``None`` without one."""
         root, full = self.dataset.root, self.dataset.full(self.file.path)
         try:
             return root.objects.signed_url(full, _SIGNED_S) if root.signs else None
@@ -307,13 +308,11 @@ class OpenObject:
 class Upload:
     """Writes an object: a small one by one conditional request, a large one in parts, which become visible at once."""
 
-    def __init__(
-        self, dataset: BucketDataset, path: str, conditions: Mapping[str, str], sha256: str | None, by: str
-    ) -> None:
+    def __init__(self, dataset: BucketDataset, path: str, conditions: Mapping[str, str], sha256: str | None) -> None:
         self._dataset, self._path, self._root, self._full = dataset, path, dataset.root, dataset.full(path)
         self._conditions = {name: conditions[name] for name in ("if-match", "if-none-match") if name in conditions}
         self._id = uuid.uuid4().hex
-        self._about = {WRITER_ID: self._id} | ({_BY: by} if by else {}) | ({_SHA256: sha256} if sha256 else {})
+        self._about = {WRITER_ID: self._id} | ({_SHA256: sha256} if sha256 else {})
         self._buffer, self._large = bytearray(), None  # type: tuple[bytearray, Any]
         self._mode()
 
@@ -342,13 +341,9 @@ class Upload:
         what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
         raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
 
-    def rename(self, path: str) -> bool:
-        return False
-
     def commit(self, sha256: str, *, sync: bool = True) -> File:
         dataset, path = self._dataset, self._path
-        if time.monotonic() > dataset._seen_s + 1.0:
-            dataset.require_alive()
+        dataset.require_alive(max_age_s=1.0)
         dataset.unsettled[path] = self._id
         data, self._buffer = bytes(self._buffer), bytearray()
         if self._large is not None:
@@ -356,7 +351,7 @@ class Upload:
             self._large.commit()
             found = dataset.find(path)
             if found is None:  # removed since
-                raise Problem(503, "The file was removed at once. Send it again.", {"Retry-After": "1"})
+                raise Problem(503, "The file was removed at once. Send it again.", AGAIN)
         else:
             found = self._put(data, sha256)
             now = dataset.find(path) if sync else None
@@ -368,17 +363,16 @@ class Upload:
         return found._replace(sha256=sha256)
 
     def _put(self, data: bytes, sha256: str) -> File:
-        about = {**self._about, _SHA256: sha256}
         for _ in range(_MAX_ATTEMPTS):
             mode = self._mode()
             try:
-                etag = self._root.objects.put(self._full, data, mode, about)
-                return File(self._path, len(data), etag, None, sha256, about.get(_BY, ""))
+                etag = self._root.objects.put(self._full, data, mode, {**self._about, _SHA256: sha256})
+                return File(self._path, len(data), etag, None, sha256)
             except CHANGED:  # since it was compared, or by a request whose answer was lost
                 found = self._root.objects.head(self._full)
                 if found is not None and found.metadata.get(WRITER_ID) == self._id:
                     return _file(self._path, found)
-        raise Problem(503, f"{self._path!r} is replaced continuously. Send it again.", {"Retry-After": "1"})
+        raise Problem(503, f"{self._path!r} is replaced continuously. Send it again.", AGAIN)
 
     def abort(self) -> None:
         self._buffer = bytearray()
@@ -389,5 +383,4 @@ class Upload:
 
 
 def _file(path: str, found: Found) -> File:
-    about = found.metadata
-    return File(path, found.size, found.etag, found.modified_s, about.get(_SHA256), about.get(_BY, ""))
+    return File(path, found.size, found.etag, found.modified_s, found.metadata.get(_SHA256))

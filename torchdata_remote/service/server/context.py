@@ -1,25 +1,33 @@
-"""What all request handlers share."""
+"""What all request handlers share: the datasets, in a folder or a bucket, and what is done with all of their files."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.requests import Request
 
 from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
+from ...core.threads.ordered_map import ordered_map
 from ...errors import UrlError
 from ...storage import LocalStore, open_store
 from ...storage.bucket_objects import bucket_objects
-from .bucket import RETRY, BucketRoot
-from .folder import FolderRoot
+from .bucket import RETRY, BucketDataset, BucketRoot, OpenObject, Upload
+from .folder import FolderDataset, FolderRoot, LocalFile, OpenFile
 from .limits import ServiceLimits
 from .problems import Stopping
-from .root import Root
+from .root import CHUNK_BYTES, File
 from .threads import run_blocking
 
+Root: TypeAlias = FolderRoot | BucketRoot
+Dataset: TypeAlias = FolderDataset | BucketDataset
+Opened: TypeAlias = OpenFile | OpenObject
+Writer: TypeAlias = LocalFile | Upload
+A = TypeVar("A")
 T = TypeVar("T")
 _SUMMARY_S, _MAX_SUMMARIES = 60.0, 300  # files may also change without a request; a sheet of photographs has 250 kB
 
@@ -40,8 +48,8 @@ class Context:
     def __init__(self, root: Root, limits: ServiceLimits) -> None:
         self.root, self.limits = root, limits
         self.stopping, self.locks, self.uploads = Stopping(), NamedLocks(), NamedLocks()
-        self._summaries: dict[tuple[str, str], tuple[float, Any]] = {}  # oldest first
-        self._changes: dict[str, int] = {}  # of datasets that are being summarized
+        self._summaries: dict[tuple[str, str], tuple[float, Any]] = {}  # with their ends, oldest first
+        self._num_changes = 0
 
     @staticmethod
     def of(request: Request) -> Context:
@@ -58,26 +66,19 @@ class Context:
             compute: takes seconds. It is called by one request at a time for each dataset.
         """
         async with self.locks.held_in_loop(("summary", name)):
-            expired = [key for key, (end_s, _) in self._summaries.items() if end_s < time.monotonic()]
-            for key in expired:
-                del self._summaries[key]
-            if (name, kind) in self._summaries:
-                return self._summaries[name, kind][1]  # type: ignore[no-any-return]
-            self._changes[name] = 0
-            try:
-                value = await run_blocking(compute, "look")
-                if not self._changes[name]:
-                    while len(self._summaries) >= _MAX_SUMMARIES:
-                        del self._summaries[next(iter(self._summaries))]
-                    self._summaries[name, kind] = time.monotonic() + _SUMMARY_S, value
-            finally:
-                del self._changes[name]
-            return value
+            end_s, value = self._summaries.pop((name, kind), (0.0, None))
+            num_changes = self._num_changes
+            if end_s < time.monotonic():
+                end_s, value = time.monotonic() + _SUMMARY_S, await run_blocking(compute, "look")
+            if num_changes == self._num_changes:
+                self._summaries[name, kind] = end_s, value
+            if len(self._summaries) > _MAX_SUMMARIES:
+                del self._summaries[next(iter(self._summaries))]
+            return value  # type: ignore[no-any-return]
 
     def changed(self, name: str) -> None:
         """Forget what was computed from a dataset."""
-        if name in self._changes:
-            self._changes[name] += 1
+        self._num_changes += 1
         for key in [key for key in self._summaries if key[0] == name]:
             del self._summaries[key]
 
@@ -96,9 +97,47 @@ def open_root(url: str, storage_options: Mapping[str, Any] | None, *, pass_throu
     url, options = url.rstrip("/") + "/", StorageOptions(storage_options)
     store, path = open_store(url, options)
     if isinstance(store, LocalStore):
-        return FolderRoot(url, options, path)
+        return FolderRoot(url, path)
     objects = bucket_objects(store, options, RETRY)
     if objects is not None:
         return BucketRoot(url, options, objects, path, signs=objects.can_sign and not pass_through)
     what = "Serve a local folder, or a folder in a bucket of S3, Google or Azure."
     raise UrlError(f"{url.rstrip('/')} cannot keep datasets. {what}", url=url)
+
+
+def all_files(dataset: Dataset, page_files: int = 10_000) -> Iterator[File]:
+    """Iterate over all files of a dataset, sorted by path."""
+    after: str | None = ""
+    while after is not None:
+        page = dataset.page("", recursive=True, after=after, limit=page_files)
+        yield from page.files
+        after = page.next
+
+
+def sha256_of_file(dataset: Dataset, file: File, stopping: Stopping) -> str:
+    """Return the digest of a version of a file, which is read if its digest is not stored.
+
+    Raises:
+        ObjectChangedError: if it is replaced meanwhile.
+        Problem: 503, if the service ends.
+    """
+    known = dataset.about(file).sha256
+    if known is not None:
+        return known
+    digest = hashlib.sha256()
+    with contextlib.closing(dataset.open(file.path, file)) as opened:
+        for chunk in stopping.during(opened.chunks(0, file.size, CHUNK_BYTES)):
+            digest.update(chunk)
+    dataset.keep_sha256(file, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def each(dataset: Dataset, call: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
+    """Call a function for each item, several at once where calls are requests; yields the results in order."""
+    if dataset.num_readers == 1:
+        return map(call, items)
+
+    def task(item: A) -> Callable[[object], T]:
+        return lambda _: call(item)
+
+    return ordered_map(map(task, items), max_threads=dataset.num_readers)

@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import ObjectChangedError
 from ...storage.dataset_service.protocol import digest_field
-from .context import Context
+from .bucket import OpenObject
+from .context import Context, Dataset, Opened, sha256_of_file
 from .folder import read_cached
-from .headers import byte_range, is_not_modified, range_applies, wants_digest
-from .names import disposition
 from .problems import Problem
-from .root import CHUNK_BYTES, STREAM_BYTES, Dataset, File, OpenFile, date_of, sha256_of_file
+from .requests import byte_range, disposition, is_not_modified, wants_digest
+from .root import CHUNK_BYTES, STREAM_BYTES, File, date_of
 from .threads import run_blocking
 
 if sys.platform != "win32":
@@ -66,14 +66,14 @@ class FileResponse(Response):
         }
         root = self._context.root
         with replaced_is_503():
-            opened = root.open_cached(self._name, self._path)
+            opened: Opened | None = root.open_cached(self._name, self._path)
             if opened is None:
-                opened = await run_blocking(lambda: root.dataset(self._name).open(self._path))
+                opened = await run_blocking(lambda: root.open(self._name, self._path))
             with contextlib.closing(opened):
                 await self._respond(opened, headers, scope, receive, send)
 
     async def _respond(
-        self, opened: OpenFile, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
+        self, opened: Opened, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         file, digest = opened.file, None
         wants = wants_digest(headers.get("want-repr-digest"))
@@ -82,8 +82,8 @@ class FileResponse(Response):
         span = _span(headers, file, digest)
         num_bytes = span.end - span.start
         # The page reads from its own host only, and a digest is not among the headers of a bucket
-        is_for_bucket = opened.descriptor is None and not wants and headers.get("sec-fetch-site") != "same-origin"
-        if is_for_bucket and num_bytes and scope["method"] == "GET":
+        is_for_bucket = not wants and headers.get("sec-fetch-site") != "same-origin"
+        if isinstance(opened, OpenObject) and is_for_bucket and num_bytes and scope["method"] == "GET":
             url = await run_blocking(opened.signed_url)
             if url is not None:
                 there = {"Location": url, "Cache-Control": "no-store", "ETag": file.etag}
@@ -126,7 +126,7 @@ def _span(request: Mapping[str, str], file: File, sha256: str | None) -> _Span:
         headers["Last-Modified"] = modified
     if is_not_modified(request, file.etag):
         return _Span(304, headers, 0, 0)
-    wanted = byte_range(request.get("range"), file.size) if range_applies(request, file.etag) else None
+    wanted = byte_range(request.get("range"), file.size) if request.get("if-range", file.etag) == file.etag else None
     if sha256 is not None:
         headers["Repr-Digest"] = digest_field(sha256)
     start, end = wanted or (0, file.size)
@@ -151,7 +151,7 @@ async def _send(send: Send, span: _Span, data: bytes | bytearray) -> None:
     await send({"type": "http.response.body", "body": data})
 
 
-def _read(opened: OpenFile, start: int, end: int) -> bytes:
+def _read(opened: Opened, start: int, end: int) -> bytes:
     return b"".join(opened.chunks(start, end, CHUNK_BYTES))
 
 

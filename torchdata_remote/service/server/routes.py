@@ -5,50 +5,50 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import uuid
-from collections.abc import Callable
-from functools import partial
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from ...core.urls import RemoteUrl
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...inspection import draw_sheet, summarize
 from ...storage.dataset_service.protocol import MAX_BATCH_BYTES, MAX_BATCH_FILES, MAX_PATH_BYTES, digest_field
-from .archives import BatchWriter, Unpacked, Unpacking, batch_of, tar_stream
-from .context import Context
-from .headers import content_range
-from .names import (
+from .archives import batch_of, store_batch, tar_stream, unpack
+from .context import Context, Dataset, all_files, each, sha256_of_file
+from .folder import FolderDataset
+from .problems import AGAIN, JSONResponse, Problem
+from .requests import (
+    content_range,
     disposition,
-    name_from_content,
     name_in_disposition,
     require_dataset_name,
     require_path,
     require_prefix,
     require_text,
     require_upload_id,
+    sha256_of,
 )
-from .problems import JSONResponse, Problem
 from .responses import NO_SNIFF, OCTETS, FileResponse, replaced_is_503, started
-from .root import Dataset, File, FileWriter, all_files, each, file_urls, location, sha256_of_file
+from .root import File, location
 from .threads import run_blocking
-from .uploads import Body, Part, PartialUpload, Progress, Receiver, json_body, require_file_body, upload_json
+from .uploads import Part, PartialUpload, aborted_unless_committed, json_body, receive, require_file_body
 
 MAX_PAGE = 10_000
 _FLAG = {"0": False, "1": True}
 _MAX_JSON_BYTES = 64 << 10
 _MAX_PATHS_BYTES = MAX_BATCH_FILES * (3 * MAX_PATH_BYTES + 16)  # JSON may write two bytes of UTF-8 as \u00e9
-_OF_ONE_FILE = ("If-Match", "If-None-Match", "Content-Range", "Content-Digest", "Repr-Digest")
+_CONDITIONS = ("If-Match", "If-None-Match", "Content-Range")  # of one file
 _MAX_ATTEMPTS = 10  # at computing a digest, while the file is replaced
 _DIGESTED_BYTES = 256 << 20  # read in one page, of files whose digests are not stored
 
 
-def _target(request: Request) -> tuple[Context, Callable[[], Dataset]]:
-    """Return the context, and what finds the dataset of a request, in a thread."""
+def _target(request: Request) -> tuple[Context, str, Callable[[], Dataset]]:
+    """Return the context, the name of the dataset of a request, and what finds it, in a thread."""
     context, name = Context.of(request), request.path_params["name"]
-    return context, lambda: context.root.dataset(name)
+    return context, name, lambda: context.root.dataset(name)
 
 
 def _flag(request: Request, name: str, default: str) -> bool:
@@ -56,6 +56,12 @@ def _flag(request: Request, name: str, default: str) -> bool:
     if text not in _FLAG:
         raise Problem(400, f"{name}={text!r:.100}: expected 0 or 1.")
     return _FLAG[text]
+
+
+def _refuse_headers(request: Request, *names: str) -> None:
+    for name in names:
+        if name in request.headers:
+            raise Problem(400, f"{name} is for one file with a path: PUT /datasets/NAME/files/PATH.")
 
 
 # Datasets
@@ -73,25 +79,24 @@ def _dataset_json(name: str) -> dict[str, str]:
 
 async def create_dataset(request: Request) -> Response:
     """POST /datasets."""
-    context = Context.of(request)
-    requested = await json_body(request, context.limits, _MAX_JSON_BYTES)
+    requested = await json_body(request, _MAX_JSON_BYTES)
     if not isinstance(requested, dict) or set(requested) != {"name"}:
         raise Problem(400, 'Expected the JSON object {"name": "my_dataset"}.')
     name = require_dataset_name(requested["name"])
-    await run_blocking(lambda: context.root.create(name))
+    await run_blocking(lambda: Context.of(request).root.create(name))
     return JSONResponse(_dataset_json(name), 201, {"Location": location(name)})
 
 
 async def delete_dataset(request: Request) -> Response:
     """DELETE /datasets/{name}."""
-    context, name = Context.of(request), request.path_params["name"]
+    context, name, _ = _target(request)
     await run_blocking(lambda: context.root.remove(name), "remove")
     return Response(status_code=204)
 
 
 async def get_dataset(request: Request) -> Response:
     """GET and HEAD /datasets/{name}: its only file, or a tar of all files."""
-    (context, find), name = _target(request), request.path_params["name"]
+    context, name, find = _target(request)
 
     def first_two() -> tuple[Dataset, list[File]]:
         dataset = find()
@@ -108,59 +113,27 @@ async def get_dataset(request: Request) -> Response:
 
 
 async def put_dataset(request: Request) -> Response:
-    """PUT /datasets/{name}: a file, named by Content-Disposition or its content, or with ?unpack=1 an archive."""
-    (context, find), name = _target(request), request.path_params["name"]
+    """PUT /datasets/{name}: a file that Content-Disposition names, or with ?unpack=1 the files of an archive."""
+    context, name, find = _target(request)
     require_file_body(request)
-    path = name_in_disposition(request.headers.get("content-disposition"))
-    unpacks = _flag(request, "unpack", "0")
-    for header in ("Content-Range", *(("If-Match", "If-None-Match") if unpacks else ())):
-        if header in request.headers:
-            raise Problem(400, f"{header} is for one file with a path: PUT /datasets/{name}/files/PATH.")
-    if path is not None and not unpacks:
-        return await _store_file(request, path)
-    receiver, upload = Receiver(request, context.root, context.limits), uuid.uuid4().hex
-
-    def start() -> tuple[Dataset, FileWriter]:
-        dataset = find()
-        return dataset, dataset.writer(dataset.part_path(upload, "body"), {})
-
-    dataset, writer = await run_blocking(start)
-    received = await receiver.receive(writer)
-    root, limits, stopping = context.root, context.limits, context.stopping
-
-    def unpack() -> Unpacked:
-        writer.commit(received.sha256)
-        with contextlib.closing(dataset.open(dataset.part_path(upload, "body"))) as archive:
-            return Unpacking(root, dataset, archive, path or "the archive", limits, stopping).run()
-
-    def store() -> File:
-        writer.commit(received.sha256)
-        body, final = dataset.part_path(upload, "body"), name_from_content(received.head, received.sha256)
-        named = dataset.adopt(body, final, request.headers, "")
-        if named is None:
-            named = dataset.writer(final, request.headers, sha256=received.sha256)
-            with contextlib.closing(dataset.open(body)) as opened:
-                for chunk in opened.chunks(0, received.num_bytes, 1 << 20):
-                    named.write(chunk)
-        return named.commit(received.sha256)
-
-    try:
-        if not unpacks:
-            return _stored(name, await run_blocking(store, "join"))
-        unpacked = await run_blocking(unpack, "look")
-    finally:
-        with anyio.CancelScope(shield=True):
-            await run_blocking(lambda: dataset.remove_parts(upload), "write")
-    return JSONResponse({"name": name, **unpacked._asdict()}, headers={"Repr-Digest": digest_field(received.sha256)})
+    if not _flag(request, "unpack", "0"):
+        _refuse_headers(request, "Content-Range")
+        return await _store_file(request, name_in_disposition(request.headers.get("content-disposition")))
+    _refuse_headers(request, *_CONDITIONS)
+    dataset = await run_blocking(find)
+    with tempfile.TemporaryFile(dir=context.root.scratch()) as archive:
+        sha256 = await receive(request, archive)
+        unpacked = await run_blocking(lambda: unpack(context, dataset, archive, "the archive"), "look")
+    return JSONResponse({"name": name, **unpacked}, headers={"Repr-Digest": digest_field(sha256)})
 
 
 async def summary(request: Request) -> Response:
     """GET /datasets/{name}/summary."""
-    (context, find), name, inside = _target(request), request.path_params["name"], _flag(request, "inside", "1")
+    (context, name, find), inside = _target(request), _flag(request, "inside", "1")
 
     def compute() -> Any:
         dataset = find()
-        files = file_urls(context.root, dataset)
+        files = _file_urls(dataset)
         return summarize(dataset.url, context.root.options, look_inside=inside, files=files).as_json()
 
     await run_blocking(find)
@@ -170,11 +143,11 @@ async def summary(request: Request) -> Response:
 
 async def sheet(request: Request) -> Response:
     """GET /datasets/{name}/sheet.png."""
-    (context, find), name = _target(request), request.path_params["name"]
+    context, name, find = _target(request)
 
     def compute() -> bytes | None:
         dataset = find()
-        return draw_sheet(dataset.url, context.root.options, files=file_urls(context.root, dataset))
+        return draw_sheet(dataset.url, context.root.options, files=_file_urls(dataset))
 
     await run_blocking(find)
     drawn = await context.summary(name, "sheet", compute)
@@ -183,12 +156,18 @@ async def sheet(request: Request) -> Response:
     return Response(drawn, headers={"Cache-Control": "no-cache", **NO_SNIFF}, media_type="image/png")
 
 
+def _file_urls(dataset: Dataset) -> Iterator[RemoteUrl]:
+    """Iterate over the URLs of all files, sorted, with an error at a link."""
+    quotes = '"' if isinstance(dataset, FolderDataset) else ""  # which versions of local files lack
+    return (RemoteUrl(dataset.url + one.path, one.size, one.etag.strip(quotes)) for one in all_files(dataset))
+
+
 # Listings and batches
 
 
 async def list_files(request: Request) -> Response:
     """GET /datasets/{name}/files."""
-    (context, find), query = _target(request), request.query_params
+    (context, name, find), query = _target(request), request.query_params
     recursive, digests = _flag(request, "recursive", "1"), _flag(request, "digests", "0")
     prefix, after, limit = query.get("prefix", ""), query.get("after", ""), query.get("limit", "1000")
     require_prefix(prefix)
@@ -207,7 +186,7 @@ async def list_files(request: Request) -> Response:
 
     if not digests:
         return await run_blocking(listed, "list")
-    async with context.locks.held_in_loop(("digests", request.path_params["name"], prefix, after)):
+    async with context.locks.held_in_loop(("digests", name, prefix, after)):
         return await run_blocking(listed, "join")  # the first one stores what it reads for others
 
 
@@ -240,13 +219,13 @@ def _digested(context: Context, dataset: Dataset, file: File | None) -> tuple[Fi
         with contextlib.suppress(ObjectNotFoundError, ObjectChangedError):
             return file, sha256_of_file(dataset, file, context.stopping)
         file = dataset.find(file.path)
-    raise Problem(503, "A file is replaced continuously. Send the request again.", {"Retry-After": "1"})
+    raise Problem(503, "A file is replaced continuously. Send the request again.", AGAIN)
 
 
 async def get_batch(request: Request) -> Response:
     """POST /datasets/{name}/files: the files of a list of paths, as a tar."""
-    context, find = _target(request)
-    document = await json_body(request, context.limits, _MAX_PATHS_BYTES)
+    _, _, find = _target(request)
+    document = await json_body(request, _MAX_PATHS_BYTES)
     paths = document.get("paths") if isinstance(document, dict) and set(document) == {"paths"} else None
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise Problem(400, 'Expected the JSON object {"paths": ["cat/1.jpg", "cat/2.jpg"]}.')
@@ -259,23 +238,14 @@ async def get_batch(request: Request) -> Response:
 
 
 async def put_batch(request: Request) -> Response:
-    """PUT /datasets/{name}/files: store the files of a tar one by one while it is received."""
-    context, find = _target(request)
+    """PUT /datasets/{name}/files: store the files of a tar one by one."""
+    context, _, find = _target(request)
     require_file_body(request)
-    for header in _OF_ONE_FILE:
-        if header in request.headers:
-            raise Problem(400, f"{header} is for one file; a batch has many. Send the files that need it one by one.")
-    body = Body(request, context.limits, MAX_BATCH_BYTES)
-    writer = await run_blocking(lambda: BatchWriter(context.root, find(), context.limits))
-    try:
-        while chunk := await body.next_chunk():
-            await run_blocking(partial(writer.feed, chunk), "write")
-        await run_blocking(partial(writer.feed, b"", is_last=True), "write")
-    except BaseException:
-        with anyio.CancelScope(shield=True), contextlib.suppress(Problem):
-            await run_blocking(writer.result, "write")
-        raise
-    return JSONResponse(await run_blocking(writer.result, "write"))
+    _refuse_headers(request, *_CONDITIONS, "Content-Digest", "Repr-Digest")
+    dataset = await run_blocking(find)
+    with tempfile.TemporaryFile(dir=context.root.scratch()) as tar:
+        await receive(request, tar, max_bytes=MAX_BATCH_BYTES)
+        return JSONResponse(await run_blocking(lambda: store_batch(context, dataset, tar), "write"))
 
 
 # Files
@@ -287,7 +257,7 @@ async def get_file(request: Request) -> Response:
     if "upload" not in request.query_params:
         return FileResponse(Context.of(request), request.path_params["name"], path)
     upload = await _upload(request, path)
-    return JSONResponse(upload_json(request.query_params["upload"], await run_blocking(upload.progress)))
+    return JSONResponse(await run_blocking(upload.as_json))
 
 
 async def put_file(request: Request) -> Response:
@@ -303,7 +273,7 @@ async def put_file(request: Request) -> Response:
 
 async def delete_file(request: Request) -> Response:
     """DELETE /datasets/{name}/files/{path}: a file, or with ?upload=ID the parts of an upload."""
-    (_, find), path = _target(request), require_path(request.path_params["path"])
+    (_, _, find), path = _target(request), require_path(request.path_params["path"])
     if "upload" in request.query_params:
         await run_blocking((await _upload(request, path)).discard, "join")
     else:
@@ -313,12 +283,12 @@ async def delete_file(request: Request) -> Response:
 
 async def _store_file(request: Request, path: str) -> Response:
     """Store the body as a file, which becomes visible when it is complete."""
-    context, find = _target(request)
-    receiver = Receiver(request, context.root, context.limits)
-    promised = receiver.promised_sha256()
-    writer = await run_blocking(lambda: find().writer(path, request.headers, sha256=promised))
-    received = await receiver.receive(writer)
-    return _stored(request.path_params["name"], await run_blocking(lambda: writer.commit(received.sha256), "write"))
+    (_, name, find), headers = _target(request), request.headers
+    promised = sha256_of(headers.get("content-digest")) or sha256_of(headers.get("repr-digest"))
+    writer = await run_blocking(lambda: find().writer(path, headers, promised))
+    async with aborted_unless_committed(writer):
+        sha256 = await receive(request, writer)
+        return _stored(name, await run_blocking(lambda: writer.commit(sha256), "write"))
 
 
 def _stored(name: str, file: File) -> Response:
@@ -329,26 +299,15 @@ def _stored(name: str, file: File) -> Response:
 
 
 async def _upload(request: Request, path: str) -> PartialUpload:
-    (context, find), upload_id = _target(request), require_upload_id(request.query_params["upload"])
-    return PartialUpload(await run_blocking(find), path, upload_id, context.limits, context.uploads)
+    (context, _, find), upload_id = _target(request), require_upload_id(request.query_params["upload"])
+    return PartialUpload(await run_blocking(find), path, upload_id, context)
 
 
 async def _put_part(request: Request, path: str) -> Response:
-    context, upload = Context.of(request), await _upload(request, path)
-    requested = Part(*content_range(request.headers.get("content-range")))
-    receiver = Receiver(request, context.root, context.limits)
+    upload, headers = await _upload(request, path), request.headers
+    requested = Part(*content_range(headers.get("content-range")))
     part, writer = await run_blocking(lambda: upload.start(requested))
-    received = await receiver.receive(
-        writer,
-        part_bytes=part.end - part.start,
-        keep_cut=lambda num_bytes, sha256: upload.keep_cut(part, writer, num_bytes, sha256),
-    )
-    finish = partial(upload.finish, part, writer, received.sha256, request.headers, context.stopping)
-    try:
-        result = await run_blocking(finish, "join")
-    finally:
-        with anyio.CancelScope(shield=True):
-            await run_blocking(writer.abort)
-    if isinstance(result, Progress):
-        return JSONResponse(upload_json(request.query_params["upload"], result), 202)
-    return _stored(request.path_params["name"], result)
+    async with aborted_unless_committed(writer):
+        sha256 = await receive(request, writer, part_bytes=part.end - part.start)
+        result = await run_blocking(lambda: upload.finish(part, writer, sha256, headers), "join")
+    return JSONResponse(result, 202) if isinstance(result, dict) else _stored(request.path_params["name"], result)

@@ -35,7 +35,7 @@ _BACKLOG = 2048
 _OTHER_DESCRIPTORS = 256  # of files that are written, of the store, of the program; half of fewer
 _MAX_TIMEOUT_MS = (1 << 31) - 1
 _SocketHolder: Any = SocketHolder  # its stub does not show how it is made
-_MIN_HEAD_BYTES = 8192  # hyper takes no less
+_MAX_HEAD_BYTES = 256 << 10  # of a request's line and headers; also what is received of a body at once
 _SHUTDOWN_S = 10.0  # for running requests
 _STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server
 _log = logging.getLogger("torchdata_remote")
@@ -227,9 +227,7 @@ class HttpServer(Server):
             websockets=False,
             backlog=_BACKLOG,
             backpressure=limits.max_connections,
-            http1_settings=HTTP1Settings(
-                header_read_timeout=head_timeout_ms, max_buffer_size=max(_MIN_HEAD_BYTES, limits.max_head_bytes)
-            ),
+            http1_settings=HTTP1Settings(header_read_timeout=head_timeout_ms, max_buffer_size=_MAX_HEAD_BYTES),
             log_level=LogLevels.critical,
             ssl_cert=None if certificate is None else Path(certificate.certificate),
             ssl_key=None if certificate is None else Path(certificate.key),

@@ -23,8 +23,7 @@ from .progress import OnProgress, TransferCounter, Transferred
 from .source import LocalFile, files_of
 
 T = TypeVar("T")
-_RESUMABLE_BYTES = 32 * MIB  # a larger file is sent so that it can be resumed
-_REQUEST_BYTES = 64 * MIB  # of such a file
+_REQUEST_BYTES = 64 * MIB  # a larger file is sent by several requests, so that it can be resumed
 _MAX_ROUNDS = 4  # of sending the parts that the service reports as missing
 
 
@@ -44,7 +43,7 @@ def push(
 
     Small files are sent many in one request, others in one request each, or in several if they have more than 64 MiB;
     those of more than 256 MiB in several at once. An interrupted push is resumed by the same call: files that were
-    stored, and of files of more than 32 MiB what the service has kept, are not sent again. A file becomes visible as a
+    stored, and of files of more than 64 MiB the requests that were, are not sent again. A file becomes visible as a
     whole, after the service has compared its digest. At most ``max_in_flight`` times 8 MiB are held in memory.
 
     Args:
@@ -154,7 +153,7 @@ class _Uploads:
         sha256, store, path = file.sha256(self.jobs.check), self.dataset.store, self.dataset.prefix + file.path
         if self._is_known(file, sha256):
             return
-        if file.size > _RESUMABLE_BYTES:
+        if file.size > _REQUEST_BYTES:
             _Parts(self, file, sha256).send(lambda tasks: [task() for task in tasks])
             return
         if not (is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256):
@@ -215,7 +214,10 @@ class _Parts:
             existing = file.size - sum(end - start for start, end in spans)
             counter.add(existing_bytes=existing - counted)
             run([partial(self._put, start, end) for start, end in spans])
-            if self._is_complete or self._is_there():
+            if not self._is_complete and self._is_there():  # a repeated part may have begun another upload
+                request(lambda: self._store.abort_upload(self._path, self._id))
+                self._is_complete = True
+            if self._is_complete:
                 file.require_unchanged()
                 counter.add(files=1)
                 return

@@ -134,9 +134,7 @@ class ServiceClient:
         if isinstance(body, dict):
             body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         if method in ("GET", "HEAD"):
-            *_, (_, response, _) = self._http.follow(
-                self.origin + target, url, headers or {}, own, method=method
-            )
+            *_, (_, response, _) = self._http.follow(self.origin + target, url, headers or {}, own, method=method)
         else:
             sent = {**IDENTITY, **own, **(headers or {})}
             timeout = Timeout(CONNECT_TIMEOUT_S, max(self.read_timeout_s, timeout_s))
