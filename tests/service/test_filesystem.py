@@ -157,19 +157,6 @@ def test_seek_and_read_are_those_of_a_file_and_survive_pickling(
                 assert (again.tell(), again.read(5)) == (file.tell(), data[file.tell() : file.tell() + 5])
 
 
-def test_cat_ranges_keeps_the_order_and_returns_or_raises_errors(fs: Any, root: str) -> None:
-    fs.pipe({f"{root}/{number}": b"%d" % number * 10 for number in range(10)})
-    paths = [f"{root}/{number}" for number in range(10)]
-    assert fs.cat_ranges(paths, 0, list(range(1, 11))) == [b"%d" % number * (number + 1) for number in range(10)]
-    found = fs.cat_ranges([*paths, f"{root}/none"], 2, 4)
-    assert found[:10] == [b"%d" % number * 2 for number in range(10)]
-    assert isinstance(found[10], FileNotFoundError)
-    with pytest.raises(FileNotFoundError):
-        fs.cat_ranges([f"{root}/none"], 2, 4, on_error="raise")
-    with pytest.raises(ValueError, match="shorter"):
-        fs.cat_ranges(paths, 0, [1, 2])
-
-
 def test_an_open_file_is_of_one_version(fs: Any, root: str) -> None:
     fs.pipe_file(f"{root}/a", b"0" * 100)
     with fs.open(f"{root}/a", block_size=10) as file:
@@ -195,12 +182,11 @@ def test_datasets_and_prefixes_are_folders_and_what_is_not_there_is_an_error(fs:
     assert (info["name"], info["size"], info["type"]) == (f"{root}/cat/1.txt", 9, "file")
     host, _, name = root.partition("/")
     assert info["etag"] == Dataset(host, name).head("cat/1.txt").headers["etag"]
-    assert abs(fs.modified(info["name"]) - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(hours=1)
-    assert fs.created(info["name"]) == fs.modified(info["name"])
+    assert abs(info["mtime"] - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(hours=1)
     assert (fs.isfile(f"{root}/cat"), fs.isdir(f"{root}/cat"), fs.isdir(served)) == (False, True, True)
     assert fs.glob(f"{root}/*/*.txt") == [f"{root}/cat/1.txt", f"{root}/cat/2.txt"]
     assert fs.du(root) == sum(map(len, ("cat/1.txt", "cat/2.txt", "dog/deep/3.txt", "all.txt")))
-    for attempt in (fs.info, fs.ls, fs.cat_file, fs.open, fs.rm_file, fs.rm, fs.modified):
+    for attempt in (fs.info, fs.ls, fs.cat_file, fs.open, fs.rm_file, fs.rm):
         for path in (f"{root}/none", f"{root}/none/none", f"{served}/no-such-dataset"):
             with pytest.raises(FileNotFoundError):
                 attempt(path)

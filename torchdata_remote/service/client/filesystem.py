@@ -10,7 +10,6 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,13 +20,12 @@ from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import RemoteUrl
-from ...errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from ...errors import ObjectExistsError, ObjectNotFoundError
 from ...fetch.ranges import ObjectReader
 from ...storage import Entry, ObjectWriter, open_store
 from ...storage.dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
 
 T = TypeVar("T")
-_IN_FLIGHT = 16
 _COPIED_BYTES = 32 << 20  # at once
 _RETRY = RetryPolicy()
 _log = logging.getLogger("torchdata_remote")
@@ -94,12 +92,12 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
     def _folder(name: str) -> dict[str, Any]:
         return {"name": name.rstrip("/"), "size": 0, "type": "directory"}
 
-    def _listed(self, path: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
-        """List a folder; all files below it, and no folders, if ``recursive``."""
+    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
+        """List a folder: its files, and the folders in it."""
         store, root, inside = self._at(path)
         prefix, after = f"{inside}/" if inside else "", ""
         while True:
-            page = self._call(partial(store.list_after, prefix, recursive=recursive, after=after, limit=MAX_PAGE))
+            page = self._call(partial(store.list_after, prefix, recursive=False, after=after, limit=MAX_PAGE))
             yield from (self._file(root, entry) for entry in page.entries)
             yield from (self._folder(root + folder) for folder in page.folders)
             if page.next_token is None:
@@ -138,7 +136,7 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
             return None
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        found = list(self._listed(path, recursive=False))
+        found = list(self._listed(path))
         if not found:
             info = self.info(path)
             found = [info] if info["type"] == "file" else []
@@ -161,58 +159,14 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
 
         yield from super().walk(path, maxdepth, topdown, stop if on_error == "omit" else on_error, **kwargs)
 
-    def find(
-        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
-    ) -> Any:
-        """As fsspec's, by one listing where all files are wanted."""
-        found = (
-            {} if withdirs or maxdepth is not None else {one["name"]: one for one in self._listed(path, recursive=True)}
-        )
-        if not found:
-            return super().find(path, maxdepth, withdirs, detail, **kwargs)
-        return found if detail else list(found)
-
-    def modified(self, path: str) -> dt.datetime:
-        """Return when the file was written, in UTC."""
-        when = self.info(path).get("mtime")
-        if when is None:
-            raise StorageError(f"{DATASETS}://{path}: the service does not report when this was written.", url=path)
-        assert isinstance(when, dt.datetime)
-        return when
-
-    created = modified  # files are replaced, never changed
-
     # Reading
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        store, root, inside = self._at(path)
-        if (start or 0) < 0 or (end or 0) < 0:
-            start, end = slice(start, end).indices(int(self.info(path)["size"]))[:2]
-        start = start or 0
-        if end is not None and start >= end:
-            return b""
-        try:
-            return _read(store, f"{DATASETS}://{root}{inside}", inside, start, end)
-        except ObjectChangedError:  # as a range behind the end is reported, too
-            if start and start >= self.info(path)["size"]:
-                return b""
-            raise
-
-    def cat_ranges(
-        self,
-        paths: list[str],
-        starts: Any,
-        ends: Any,
-        max_gap: int | None = None,
-        on_error: str = "return",
-        **kwargs: Any,
-    ) -> list[Any]:
-        """Read many ranges concurrently."""
-        firsts, afters = (value if isinstance(value, list) else [value] * len(paths) for value in (starts, ends))
-        one = partial(super().cat_ranges, max_gap=max_gap, on_error=on_error)
-        with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="cat") as pool:
-            ranges = zip(paths, firsts, afters, strict=True)
-            return [found for [found] in pool.map(lambda one_of: one(*([value] for value in one_of)), ranges)]
+        with self.open(path, "rb", cache_type="none") as file:
+            first, after, _ = slice(start, end).indices(file.size)
+            file.seek(first)
+            data: bytes = file.read(max(0, after - first))
+            return data
 
     def open(
         self,
@@ -249,8 +203,8 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         info = self.info(path)
         if info["type"] != "file":
             raise IsADirectoryError(path)
-        chosen = {"block_size": block_size or "default", "cache_options": cache_options}
-        return _ReadFile(store, inside, self, path, mode, size=info["size"], details=info, **chosen, **kwargs)
+        options = {**kwargs, "size": info["size"], "details": info, "cache_options": cache_options}
+        return _ReadFile(store, inside, self, path, mode, block_size=block_size or "default", **options)
 
     # Writing
 
@@ -295,20 +249,14 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         for one in self.expand_path(path):
             store, _, inside = self._at(one)
             if self.info(one)["type"] == "file":
-                self._call(partial(store.delete, inside))
+                self.rm_file(one)
             elif not recursive:
                 raise IsADirectoryError(errno.EISDIR, "a folder is removed with recursive=True", one)
             elif maxdepth is None and inside and "/" not in inside:
                 self._call(partial(store.remove_dataset, inside))
             else:
-                with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="rm") as pool:
-                    list(pool.map(self.rm_file, self.find(one, maxdepth=maxdepth)))
-
-
-def _read(store: DatasetsStore, url: str, inside: str, start: int, end: int | None) -> bytes:
-    """Read bytes ``start`` to ``end`` (``None``: the rest) of one version, in requests that are repeated."""
-    reader = ObjectReader(url, store, inside, _RETRY, ConcurrencyLimit(1, check=lambda: None))
-    return b"".join(reader.pieces(start, end))
+                for found in self.find(one, maxdepth=maxdepth):
+                    self.rm_file(found)
 
 
 class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries no types
@@ -319,17 +267,11 @@ class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries n
         super().__init__(*arguments, **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
         url = RemoteUrl(f"{DATASETS}://{self.path}", self.size, self.details["etag"])
-        return _read(self._store, url, self._inside, start, end) if start < end else b""
-
-    def __reduce__(self) -> Any:
-        return _reopened, (self.fs, self.path, self.blocksize, self.tell())
-
-
-def _reopened(fs: Any, path: str, block_size: int, position: int) -> Any:
-    file = fs.open(path, "rb", block_size=block_size)
-    file.seek(position)
-    return file
+        reader = ObjectReader(url, self._store, self._inside, _RETRY, ConcurrencyLimit(1, check=lambda: None))
+        return b"".join(reader.pieces(start, end))
 
 
 class _WrittenFile(io.RawIOBase):
