@@ -45,7 +45,7 @@ def render(job: TrainingJob, settings: RenderSettings | None = None) -> list[dic
     Example:
         >>> containers = [{"name": "train", "image": "train:1", "command": ["torchrun", "main.py"]}]
         >>> template = {"spec": {"containers": containers}}
-        >>> job = TrainingJob(name="pets", labels={}, dataset="pets", min_size=1, max_size=4, template=template)
+        >>> job = TrainingJob(metadata={"name": "pets"}, dataset="pets", min_size=1, max_size=4, template=template)
         >>> service, indexed_job = render(job)
         >>> service["metadata"]["name"], indexed_job["spec"]["completions"]
         ('pets-0', 4)
@@ -57,7 +57,7 @@ def _service(job: TrainingJob) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, _first_pod(job)),
+        "metadata": {**job.metadata, "name": _first_pod(job)},
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -74,7 +74,7 @@ def _job(job: TrainingJob, settings: RenderSettings) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(job, job.name),
+        "metadata": job.metadata,
         "spec": {
             "completionMode": "Indexed",
             "completions": job.max_size,
@@ -90,14 +90,6 @@ def _job(job: TrainingJob, settings: RenderSettings) -> dict[str, Any]:
     }
 
 
-def _metadata(job: TrainingJob, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        **({} if job.namespace is None else {"namespace": job.namespace}),
-        **({"labels": dict(job.labels)} if job.labels else {}),
-    }
-
-
 def _first_pod(job: TrainingJob) -> str:
     """Return the host name of the first pod, which hosts the rendezvous: an indexed Job gives it this name."""
     return f"{job.name}-0"
@@ -106,9 +98,9 @@ def _first_pod(job: TrainingJob) -> str:
 def _pod_template(job: TrainingJob, settings: RenderSettings) -> dict[str, Any]:
     """Return the template of the job's pods: nothing in its own template is replaced."""
     spec = dict(job.template["spec"])
+    spec["restartPolicy"] = spec.get("restartPolicy") or "Never"  # a Job counts failures by pod only then
     containers = spec["containers"]
     mount = {"name": VOLUME, "mountPath": job.folder, **settings.sub_path_of(job.dataset)}
-    spec["restartPolicy"] = "Never"  # a Job counts failures by pod only then
     # after the job's own init containers, which may set up the network
     spec["initContainers"] = [*(spec.get("initContainers") or ()), _init_container(job, settings, containers[0], mount)]
     spec["containers"] = [_with_dataset(one, mount, _torchrun_settings(job, one)) for one in containers]
