@@ -38,16 +38,16 @@ def test_all_functions_run_once_within_the_bound_of_their_number(num: int, max_i
 
 
 @settings(max_examples=15)
-@given(tree=trees, part_bytes=st.integers(1, 200), batch=st.integers(1, 200), shared=st.integers(0, 200))
+@given(tree=trees, part_bytes=st.integers(1, 200), batch=st.integers(1, 200))
 def test_a_tree_survives_transfers_in_parts_of_any_size(
-    tree: Tree, part_bytes: int, batch: int, shared: int, served: str, tmp_path_factory: pytest.TempPathFactory
+    tree: Tree, part_bytes: int, batch: int, served: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("tree")
     url = f"datasets://{served}/{folder.name}"
     write_tree(folder / "s", tree)
     sizes = {
-        "push": {"_REQUEST_BYTES": part_bytes, "SHARED_BYTES": shared},
-        "pull": {"_PART_BYTES": part_bytes, "SHARED_BYTES": shared},
+        "push": {"_REQUEST_BYTES": part_bytes},
+        "pull": {"_RESUMED_BYTES": part_bytes},
         "jobs": {"_BATCH_BYTES": batch, "MAX_BATCH_FILE_BYTES": batch},
     }
     copies: list[Callable[[], object]] = [lambda: push(folder / "s", url), lambda: pull(url, folder / "t")]

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from ...storage import PARTIAL_SUFFIX, is_internal_name
 from ...storage.dataset_service.protocol import (
+    DAMAGED,
     DATASET_NAME,
     FORBIDDEN,
     MAX_PATH_BYTES,
@@ -268,4 +269,4 @@ def require_digest(headers: Mapping[str, str], sha256: str, *names: str) -> None
     for name in names:
         promised = sha256_of(headers.get(name))
         if promised not in (None, sha256):
-            raise Problem(400, f"{name} is SHA-256 {promised}, the received bytes have {sha256}. Send them again.")
+            raise Problem(400, f"{name} is SHA-256 {promised}, the received bytes have {sha256}. {DAMAGED}.")

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ with contextlib.suppress(ImportError):  # Windows, where Destination raises an e
     import fcntl
 
 STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
-_KIND = "torchdata_remote-pull-v1"
 _PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}")
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE
@@ -36,7 +35,6 @@ class Pulled(NamedTuple):
     size: int
     mtime_ns: int | None
     sha256: str
-    etag: str
 
 
 class FolderSnapshot(NamedTuple):
@@ -161,38 +159,6 @@ class Destination:
             finally:
                 os.close(descriptor)
 
-    def publish(self, partial: str, path: str) -> None:
-        """Rename a complete file, which is in the same folder, to its path."""
-        with self.parent_of(path) as (folder, name):
-            os.rename(partial.rpartition("/")[2], name, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def write(self, path: str, partial: str, data: bytes) -> int:
-        """Write a small file, which becomes visible when it is complete and on disk.
-
-        Args:
-            path: below this folder.
-            partial: path of the incomplete file.
-            data: all of it.
-
-        Returns:
-            Modification time in nanoseconds.
-        """
-        with self.opened(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-            write_all(descriptor, memoryview(data))
-            os.fsync(descriptor)
-            mtime_ns = os.fstat(descriptor).st_mtime_ns
-        self.publish(partial, path)
-        return mtime_ns
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[FileBatch]:
-        """Write small files in a ``with`` block."""
-        batch = FileBatch(self)
-        try:
-            yield batch
-        finally:
-            batch.close()
-
     def sync(self) -> bool:
         """Wait until all that was written to this file system is on disk; return whether the system can do that.
 
@@ -206,6 +172,47 @@ class Destination:
                     return False
                 self._synced = covered
         return sync is not None
+
+    def publish(self, files: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """Rename complete files, each by its incomplete one in the same folder; yields the paths."""
+        for folder, group in itertools.groupby(files, lambda file: file[1].rpartition("/")[:2]):
+            with self.parent_of("".join((*folder, "_"))) as (descriptor, _):
+                for partial, path in group:
+                    os.rename(base_name(partial), base_name(path), src_dir_fd=descriptor, dst_dir_fd=descriptor)
+                    yield path
+
+    def write(self, files: Iterable[tuple[str, bytes]]) -> Iterator[int]:
+        """Write small files under incomplete paths; yields the modification time of each in nanoseconds.
+
+        They are on disk after :meth:`settle`. The folder of the last file stays open, since the next one is mostly in
+        it, too.
+        """
+        for folder, group in itertools.groupby(files, lambda file: file[0].rpartition("/")[:2]):
+            with self.parent_of("".join((*folder, "_")), make=True) as (parent, _):
+                for path, data in group:
+                    descriptor = self._new(base_name(path), parent)
+                    try:
+                        write_all(descriptor, memoryview(data))
+                        mtime_ns = os.fstat(descriptor).st_mtime_ns
+                    finally:
+                        os.close(descriptor)
+                    yield mtime_ns
+
+    @staticmethod
+    def _new(name: str, parent: int) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
+        with contextlib.suppress(FileExistsError):
+            return os.open(name, flags, 0o666, dir_fd=parent)
+        os.unlink(name, dir_fd=parent)  # of an earlier pull
+        return os.open(name, flags, 0o666, dir_fd=parent)
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """Wait until files are on disk: all at once, since a sync of each takes ten times as long."""
+        paths = list(paths)
+        if paths and not self.sync():
+            for path in paths:
+                with self.opened(path) as descriptor:
+                    os.fsync(descriptor)
 
     def remove(self, path: str) -> list[str]:
         """Remove a file if it exists, and the folders that become empty; return these folders."""
@@ -257,12 +264,10 @@ class Destination:
         try:
             with self.opened(STATE_NAME) as descriptor, open(os.dup(descriptor), "rb") as file:
                 document = json.loads(file.read())
-            if document["__kind__"] != _KIND:
-                raise ValueError(f"__kind__ is {document['__kind__']!r}")
             held = str(document["dataset"])
             files = {
-                str(path): Pulled(int(size), None if mtime_ns is None else int(mtime_ns), str(sha256), str(etag))
-                for path, (size, mtime_ns, sha256, etag) in document["files"].items()
+                str(path): Pulled(int(size), None if mtime_ns is None else int(mtime_ns), str(sha256))
+                for path, (size, mtime_ns, sha256) in document["files"].items()
             }
         except ObjectNotFoundError:
             return {}
@@ -279,60 +284,14 @@ class Destination:
 
     def save_state(self, dataset: str, files: Mapping[str, Pulled]) -> None:
         """Write which files pulls wrote, so that they are not hashed again and may be removed."""
-        document, partial = {"__kind__": _KIND, "dataset": dataset, "files": files}, STATE_NAME + PARTIAL_SUFFIX
+        document, partial = json.dumps({"dataset": dataset, "files": files}), STATE_NAME + PARTIAL_SUFFIX
         try:
-            self.write(STATE_NAME, partial, json.dumps(document).encode())
+            list(self.write([(partial, document.encode())]))
+            self.settle([partial])
+            list(self.publish([(partial, STATE_NAME)]))
         except StorageError:
             self.remove(partial)
             raise
-
-
-class FileBatch:
-    """Small files that become visible together, when all of them are on disk: a sync of each takes ten times as long.
-
-    The folder of the last file stays open, since the next one is mostly in it, too.
-    """
-
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
-        self._written: list[tuple[str, str, int]] = []
-        self._folder = ""
-        self._open = contextlib.ExitStack()
-        self._descriptor = -1
-
-    def write(self, path: str, partial: str, data: bytes) -> None:
-        """Write a file; arguments are those of :meth:`Destination.write`."""
-        folder, slash, name = partial.rpartition("/")
-        with os_errors(self._destination.absolute_path(path)):
-            if self._descriptor < 0 or folder != self._folder:
-                self.close()
-                parent = self._destination.parent_of(f"{folder}{slash}_", make=True)
-                self._folder, self._descriptor = folder, self._open.enter_context(parent)[0]
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=self._descriptor)  # of an earlier pull
-            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=self._descriptor)
-            try:
-                write_all(descriptor, memoryview(data))
-                self._written.append((path, partial, os.fstat(descriptor).st_mtime_ns))
-            finally:
-                os.close(descriptor)
-
-    def publish(self) -> Iterator[tuple[str, int]]:
-        """Make the files visible; yields path and modification time in nanoseconds of each."""
-        self.close()
-        written, self._written = self._written, []
-        is_synced = bool(written) and self._destination.sync()
-        for path, partial, mtime_ns in written:
-            if not is_synced:
-                with self._destination.opened(partial) as descriptor:
-                    os.fsync(descriptor)
-            self._destination.publish(partial, path)
-            yield path, mtime_ns
-
-    def close(self) -> None:
-        """Close the folder."""
-        self._open.close()
-        self._descriptor = -1
 
 
 @cache
@@ -347,3 +306,8 @@ def write_all(descriptor: int, data: memoryview) -> None:
     """Write all bytes."""
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+def base_name(path: str) -> str:
+    """Return the name of a file in its folder."""
+    return path.rpartition("/")[2]

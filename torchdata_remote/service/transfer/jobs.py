@@ -24,11 +24,9 @@ from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, MAX_BATCH_
 from ...storage.dataset_service.store import DatasetFile, DatasetsStore
 
 T = TypeVar("T")
-SHARED_BYTES = 256 * MIB  # of a larger file, several requests are under way at once
 _BATCH_BYTES = 4 * MIB  # less than the service's limit, since a broken request sends or fetches them again
 _SLOW_BYTES_PER_S = 1 << 20  # an upload that is faster is not reported as slow
 _JOIN_S = 5.0
-_MAX_FILES = 20_000_000  # their paths and digests take some 10 GB of memory
 _MAX_EMPTY_PAGES = 100  # in a row; a page is empty if all its files were removed while it was made
 
 
@@ -144,32 +142,16 @@ class Dataset:
             StorageError: for an invalid listing.
         """
         found: dict[str, DatasetFile] = {}
-        for file in self._listed(self.prefix):
-            if not file.path.startswith(self.prefix):
-                raise StorageError(f"{self.url}: the listing names {file.path!r}, which is not in it.", url=self.url)
-            found[file.path[len(self.prefix) :]] = file
-            if len(found) > _MAX_FILES:
-                what = f"has more than {_MAX_FILES:,} files. Transfer its folders one by one, or write shards"
-                raise StorageError(f"{self.url} {what}.", url=self.url)
-        return found
-
-    def find(self, path: str) -> DatasetFile | None:
-        """Return the current version of a file below this folder, or ``None``."""
-        wanted = self.prefix + path
-        with contextlib.suppress(ObjectNotFoundError):
-            for file in self._listed(wanted):
-                if file.path >= wanted:  # longer paths with this prefix follow
-                    return file if file.path == wanted else None
-        return None
-
-    def _listed(self, prefix: str) -> Iterator[DatasetFile]:
-        token: str | None = None
-        num_empty = 0
+        token, num_empty = None, 0
         while num_empty < _MAX_EMPTY_PAGES:
-            files, token = self._jobs.request(partial(self.store.files_after, prefix, token), self.url)
-            yield from files
+            files, token = self._jobs.request(partial(self.store.files_after, self.prefix, token), self.url)
+            for file in files:
+                if not file.path.startswith(self.prefix):
+                    what = f"the listing names {file.path!r}, which is not in it"
+                    raise StorageError(f"{self.url}: {what}.", url=self.url)
+                found[file.path[len(self.prefix) :]] = file
             if token is None:
-                return
+                return found
             num_empty = 0 if files else num_empty + 1
         raise StorageError(f"{self.url}: the listing does not end: {num_empty} pages without a file.", url=self.url)
 

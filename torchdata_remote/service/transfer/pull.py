@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,10 @@ from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.early_writeback import EarlyWriteback
 from ...core.options import MIB, RetryPolicy, policy_of
-from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl
 from ...errors import (
     AccessDeniedError,
     EmptyListingError,
-    ObjectChangedError,
     ObjectNotFoundError,
     RemoteDataError,
     StorageError,
@@ -31,12 +29,11 @@ from ...formats.tar import BLOCK, TarOptions, TarParser
 from ...storage import is_internal_name
 from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, path_problem
 from ...storage.dataset_service.store import DatasetFile
-from .destination import Destination, FileBatch, Pulled, partial_path, write_all
-from .jobs import SHARED_BYTES, Dataset, Jobs, folders_of, grouped, local_folder, read_pieces
+from .destination import Destination, Pulled, partial_path, write_all
+from .jobs import Dataset, Jobs, folders_of, grouped, local_folder, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
 
-_PART_BYTES, _MAX_PARTS = 8 * MIB, 16  # of a file that is fetched by several requests at once
-_MAX_VERSIONS = 4  # of a file that is replaced during the pull
+_RESUMED_BYTES = 8 * MIB  # of a file at least; less is fetched again
 _MAX_FETCHES = 2  # of one version, if its digest is wrong
 _HEADER_BYTES = 8 * BLOCK  # of a member of a batch at most, beside its name
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -81,6 +78,7 @@ def pull(
         ObjectNotFoundError: if there is no such dataset.
         EmptyListingError: if it has no files. Nothing is removed then.
         ObjectExistsError: if another dataset was pulled into the folder.
+        ObjectChangedError, ObjectNotFoundError: if a file is replaced or removed during the pull: pull again.
         StorageError: for a full disk, a digest that is wrong twice, a listing with paths outside the folder, or a file
             in the folder that was not pulled and has a path of the dataset.
 
@@ -144,7 +142,6 @@ class _FolderUpdate:
         self._before, self._snapshot = destination.load_state(dataset.prefix), destination.snapshot()
         self._now: dict[str, Pulled] = {}  # what is there; saved before files are fetched, so that a kill loses nothing
         self._fetched: dict[str, DatasetFile] = {}
-        self._gone: list[str] = []  # files that were removed from the dataset after they were listed
 
     def run(self, *, delete: bool) -> int:
         """Remove, then fetch; return the number of files that were not pulled, and were kept.
@@ -172,13 +169,12 @@ class _FolderUpdate:
         if missing > (free := destination.free_bytes()):
             what = f"{missing:,} bytes are needed and {free:,} are free. Nothing was fetched: free some space"
             raise StorageError(f"{destination.folder}: {what} and pull again.", url=destination.folder)
-        self._now |= {path: Pulled(file.size, None, file.sha256, file.etag) for path, file in self._fetched.items()}
+        self._now |= {path: Pulled(file.size, None, file.sha256) for path, file in self._fetched.items()}
         if self._now != self._before:
             destination.save_state(self._dataset.prefix, self._now)
         if self._fetched:
             try:
                 self._fetch_all()
-                self._remove(path for path in self._gone if path in files and path in self._before)
             finally:
                 destination.save_state(self._dataset.prefix, dict(self._now))
         return 0 if delete else len(foreign)
@@ -218,7 +214,7 @@ class _FolderUpdate:
 
     def _keep(self, path: str) -> None:
         file = self._listed[path]
-        self._now[path] = Pulled(*self._snapshot.files[path], file.sha256, file.etag)
+        self._now[path] = Pulled(*self._snapshot.files[path], file.sha256)
         self._counter.add(unchanged=1, existing_bytes=file.size)
 
     def _remove(self, obsolete: Any) -> set[str]:
@@ -247,17 +243,14 @@ class _FolderUpdate:
     # Fetching
 
     def _fetch_all(self) -> None:
-        """Fetch: small files in batches, others by a request each, and large ones by several requests at once."""
-        files = {path: file for path, file in self._fetched.items() if file.size <= SHARED_BYTES}
+        """Fetch: small files in batches, others by a request each."""
+        files = self._fetched
 
         def tasks() -> Iterator[Callable[[], object]]:
             for group in grouped(files, len(files), lambda path: files[path].size, self._jobs.max_in_flight):
                 yield partial(self._fetch_batch if len(group) > 1 else self._fetch_each, group)
 
         self._jobs.run(tasks(), self._counter.report)
-        for path in self._fetched.keys() - files.keys():
-            self._fetch_each([path])
-            self._counter.report()
 
     def _fetch_batch(self, group: list[str]) -> None:
         """Fetch small files in one request. What is not in it, or not right, is fetched by itself."""
@@ -265,56 +258,42 @@ class _FolderUpdate:
         with contextlib.suppress(RemoteDataError):
             self._jobs.attempt(partial(self._receive_batch, left))
         self._jobs.check()
-        self._fetch_each(list(left))
+        self._fetch_each(left)
 
     def _receive_batch(self, left: dict[str, DatasetFile]) -> None:
         """Fetch files, and remove those from ``left`` that are complete."""
         dataset, below = self._dataset, self._dataset.prefix.partition("/")[2]
         max_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + file.size for path, file in left.items()) + 64 * BLOCK
         chunks = dataset.store.get_batch(dataset.name, [below + path for path in left], max_bytes)
-        with contextlib.closing(chunks), self._destination.batch() as batch:
+        written, dates = list[str](), list[int]()
+
+        def received() -> Iterator[tuple[str, bytes]]:
+            tar = TarParser(chunks, dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
+            while (member := tar.next_member()) is not None:
+                path, data = member[0].removeprefix(below), tar.take(member[1], "a member")
+                file = left.get(path)
+                self._jobs.check()  # so that nothing is written after the pull ended
+                if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
+                    written.append(path)
+                    yield partial_path(path, file.sha256), data
+
+        with contextlib.closing(chunks):
             try:
-                self._write_batch(chunks, left, below, batch)
+                for mtime_ns in self._destination.write(received()):
+                    dates.append(mtime_ns)
+                    self._counter.add(num_bytes=left[written[-1]].size)
             finally:
                 self._jobs.check()  # so that nothing is published after the pull ended
-                for path, mtime_ns in batch.publish():
+                names = [(partial_path(path, left[path].sha256), path) for path in written[: len(dates)]]
+                self._destination.settle(name for name, _ in names)
+                for path, mtime_ns in zip(self._destination.publish(names), dates, strict=True):
                     self._done(path, left.pop(path), mtime_ns)
 
-    def _write_batch(
-        self, chunks: Iterator[memoryview], left: dict[str, DatasetFile], below: str, batch: FileBatch
-    ) -> None:
-        tar = TarParser(chunks, self._dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
-        while (member := tar.next_member()) is not None:
-            path, size = member[0].removeprefix(below), member[1]
-            data = tar.take(size, f"member {path!r:.200}")
-            file = left.get(path)
-            self._jobs.check()  # so that nothing is written after the pull ended
-            if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
-                batch.write(path, partial_path(path, file.sha256), data)
-                self._counter.add(num_bytes=size)
-
-    def _fetch_each(self, paths: list[str]) -> None:
+    def _fetch_each(self, paths: Iterable[str]) -> None:
         for path in paths:
             self._fetch(path, self._fetched[path])
 
     def _fetch(self, path: str, file: DatasetFile) -> None:
-        """Fetch a file; if it was replaced after it was listed, its current version."""
-        for _ in range(_MAX_VERSIONS):
-            try:
-                return self._fetch_version(path, file)
-            except (ObjectChangedError, ObjectNotFoundError) as error:
-                failure = error
-            found = self._dataset.find(path)
-            if found is None or found.sha256 != file.sha256:
-                self._destination.remove(partial_path(path, file.sha256))
-            if found is None:
-                self._gone.append(path)
-                del self._now[path]
-                return None
-            file = found
-        raise failure
-
-    def _fetch_version(self, path: str, file: DatasetFile) -> None:
         """Fetch what an earlier attempt has not; a wrong digest means to fetch all of it, once more."""
         temporary, received = partial_path(path, file.sha256), ""
         for _ in range(_MAX_FETCHES):
@@ -323,26 +302,25 @@ class _FolderUpdate:
                 for piece in read_pieces(descriptor):
                     digest.update(piece)
                     at += len(piece)
-                existing, writeback = at, EarlyWriteback(descriptor, at)
-                self._counter.add(existing_bytes=existing)
+                writeback = EarlyWriteback(descriptor, at)
+                self._counter.add(existing_bytes=at)
                 try:
-                    with contextlib.closing(self._pieces(path, file, at)) as pieces:
-                        for piece in pieces:
-                            self._jobs.check()  # so that nothing is written after the pull ended
-                            digest.update(piece)
-                            write_all(descriptor, piece)
-                            writeback.wrote(len(piece))
-                            at += len(piece)
-                            self._counter.add(num_bytes=len(piece))
+                    for piece in self._pieces(path, file, at):
+                        self._jobs.check()  # so that nothing is written after the pull ended
+                        digest.update(piece)
+                        write_all(descriptor, piece)
+                        writeback.wrote(len(piece))
+                        at += len(piece)
+                        self._counter.add(num_bytes=len(piece))
                     received = digest.hexdigest()
                     if received == file.sha256:
                         os.fsync(descriptor)
                         mtime_ns = os.fstat(descriptor).st_mtime_ns
-                        self._destination.publish(temporary, path)
+                        list(self._destination.publish([(temporary, path)]))
                         return self._done(path, file, mtime_ns)
                 except BaseException:
                     self._counter.add(existing_bytes=-at)
-                    if at < _PART_BYTES:
+                    if at < _RESUMED_BYTES:
                         self._destination.remove(temporary)  # not worth to go on with
                     raise
             self._counter.add(existing_bytes=-at)
@@ -355,22 +333,12 @@ class _FolderUpdate:
             etag=file.etag,
         )
 
-    def _pieces(self, path: str, file: DatasetFile, start: int) -> Generator[memoryview, None, None]:
+    def _pieces(self, path: str, file: DatasetFile, start: int) -> Iterator[memoryview]:
         """Read bytes of one version from ``start`` on, as they are received."""
         jobs, url = self._jobs, RemoteUrl(self._dataset.url_of(path), file.size, file.etag)
         reader = ObjectReader(url, self._dataset.store, file.path, jobs.retry, jobs.in_flight, sleep=jobs.sleep)
-        if file.size <= SHARED_BYTES:
-            if start < file.size:
-                yield from reader.pieces(start, None)
-            return
-        parts = (
-            partial(lambda first, _: reader.read(first, min(first + _PART_BYTES, file.size)), first)
-            for first in range(start, file.size, _PART_BYTES)
-        )
-        with contextlib.closing(ordered_map(parts, max_threads=min(jobs.max_in_flight, _MAX_PARTS))) as received:
-            for part in received:
-                yield memoryview(part)
+        return reader.pieces(start, None) if start < file.size else iter(())
 
     def _done(self, path: str, file: DatasetFile, mtime_ns: int) -> None:
-        self._now[path] = Pulled(file.size, mtime_ns, file.sha256, file.etag)
+        self._now[path] = Pulled(file.size, mtime_ns, file.sha256)
         self._counter.add(files=1)

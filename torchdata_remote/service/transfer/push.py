@@ -17,14 +17,13 @@ from ...errors import RemoteDataError, StorageError
 from ...fetch.listing.source_argument import url_of
 from ...formats.tar import END_OF_ARCHIVE, pack_header, padding
 from ...storage import is_internal_name
-from ...storage.dataset_service.protocol import SHA256_RECORD
-from .jobs import SHARED_BYTES, Dataset, Jobs, digest_of, folders_of, grouped, local_folder
+from ...storage.dataset_service.protocol import DAMAGED, SHA256_RECORD
+from .jobs import Dataset, Jobs, digest_of, folders_of, grouped, local_folder
 from .progress import OnProgress, TransferCounter, Transferred
 from .source import LocalFile, files_of
 
 T = TypeVar("T")
 _REQUEST_BYTES = 64 * MIB  # a larger file is sent by several requests, so that it can be resumed
-_MAX_ROUNDS = 4  # of sending the parts that the service reports as missing
 
 
 @explained
@@ -41,8 +40,8 @@ def push(
 ) -> Transferred:
     """Copy a folder into a dataset of a service, except for files that it already has, by SHA-256.
 
-    Small files are sent many in one request, others in one request each, or in several if they have more than 64 MiB;
-    those of more than 256 MiB in several at once. An interrupted push is resumed by the same call: files that were
+    Small files are sent many in one request, others in one request each, or in several if they have more than 64 MiB.
+    An interrupted push is resumed by the same call: files that were
     stored, and of files of more than 64 MiB the requests that were, are not sent again. A file becomes visible as a
     whole, after the service has compared its digest. At most ``max_in_flight`` times 8 MiB are held in memory.
 
@@ -121,26 +120,13 @@ class _Uploads:
         self.jobs.run((partial(remove, path) for path in paths), self.counter.report)
 
     def send(self, files: list[LocalFile]) -> None:
-        """Send files, unless the service has them: small ones in batches, large ones by several requests at once."""
-        shared = [file for file in files if file.size > SHARED_BYTES]
-        digests: dict[str, str] = {}
+        """Send files, unless the service has them: small ones in batches, others by requests of their own."""
 
         def tasks() -> Iterator[Callable[[], object]]:
-            others = [file for file in files if file.size <= SHARED_BYTES]
-            for group in grouped(others, len(others), lambda file: file.size, self.jobs.max_in_flight):
+            for group in grouped(files, len(files), lambda file: file.size, self.jobs.max_in_flight):
                 yield partial(self._send_batch, group) if len(group) > 1 else partial(self._send_one, group[0])
-            for file in shared:
-                yield partial(hash_file, file)
-
-        def hash_file(file: LocalFile) -> None:
-            digests[file.path] = file.sha256(self.jobs.check)
 
         self.jobs.run(tasks(), self.counter.report)
-        for file in shared:
-            if not self._is_known(file, digests[file.path]):
-                parts = _Parts(self, file, digests[file.path])
-                parts.send(lambda tasks: self.jobs.run(tasks, self.counter.report))
-                self.counter.report()
 
     def _is_known(self, file: LocalFile, sha256: str) -> bool:
         """Whether the service had the file before; if so, count it."""
@@ -154,19 +140,19 @@ class _Uploads:
         if self._is_known(file, sha256):
             return
         if file.size > _REQUEST_BYTES:
-            _Parts(self, file, sha256).send(lambda tasks: [task() for task in tasks])
-            return
-        if not (is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256):
-            self.put(lambda: store.put(path, file.pieces(self.jobs.check), file.size, sha256=sha256), file, file.size)
-        self.counter.add(files=1, num_bytes=file.size)
+            self._send_parts(file, sha256)
+        elif not (is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256):
+            pieces = partial(file.pieces, self.jobs.check)
+            self._put(lambda: store.put(path, pieces(), file.size, sha256=sha256), file, file.size)
+        self.counter.add(files=1, num_bytes=file.size if file.size <= _REQUEST_BYTES else 0)
 
-    def put(self, operation: Callable[[], T], file: LocalFile, num_bytes: int) -> T:
-        """Send bytes; send them once more if the service refuses them, as it does if they were damaged on the way."""
+    def _put(self, operation: Callable[[], T], file: LocalFile, num_bytes: int) -> T:
+        """Send bytes; send them once more if they were damaged on the way."""
         request = partial(self.jobs.request, operation, self.dataset.url_of(file.path), num_bytes)
         try:
             return request()
         except StorageError as error:
-            if type(error) is not StorageError:  # a subclass: refused for a reason that remains
+            if DAMAGED not in str(error):
                 raise
             return request()
 
@@ -193,70 +179,30 @@ class _Uploads:
             else:
                 self._send_one(file, is_maybe_stored=len(changed) > 1)
 
+    def _send_parts(self, file: LocalFile, sha256: str) -> None:
+        """Send what the service lacks of a large file: the identifier of the upload depends on the file only."""
+        store, path, request = self.dataset.store, self.dataset.prefix + file.path, self.jobs.request
+        url = self.dataset.url_of(file.path)
+        upload = digest_of(path, sha256, f"{file.size} {_REQUEST_BYTES}")
+        starts = range(0, file.size, _REQUEST_BYTES)
+        there = request(lambda: store.received(path, upload), url)
+        # A repeated part makes the service check whether all parts are there
+        missing = [start for start in starts if not any(first <= start < after for first, after in there)] or [0]
+        is_complete = False
+        self.counter.add(existing_bytes=file.size - sum(min(_REQUEST_BYTES, file.size - start) for start in missing))
+        for start in missing:
+            num_bytes = min(_REQUEST_BYTES, file.size - start)
 
-class _Parts:
-    """Upload of a large file. It is resumable, as its identifier depends on the file only."""
+            def put(start: int = start, num_bytes: int = num_bytes) -> str | None:
+                pieces = file.pieces(self.jobs.check, start, start + num_bytes)
+                return store.put(path, pieces, num_bytes, sha256=sha256, part=(upload, start, file.size))
 
-    def __init__(self, uploads: _Uploads, file: LocalFile, sha256: str) -> None:
-        self._uploads, self._file, self._sha256 = uploads, file, sha256
-        self._store, self._path = uploads.dataset.store, uploads.dataset.prefix + file.path
-        self._id = digest_of(self._path, sha256, f"{file.size} {_REQUEST_BYTES}")
-        self._is_complete = False
-
-    def send(self, run: Callable[[Iterable[Callable[[], object]]], object]) -> None:
-        """Send what the service lacks, by ``run``, until it has the file."""
-        file, counter, request = self._file, self._uploads.counter, self._uploads.jobs.request
-        counted = 0  # bytes of this file that are counted as existing
-        for _ in range(_MAX_ROUNDS):
-            spans = list(request(lambda: self._missing(0, file.size), self._uploads.dataset.url_of(file.path)))
-            # A repeated part makes the service check whether all parts are there
-            spans = spans or [(0, min(_REQUEST_BYTES, file.size))]
-            existing = file.size - sum(end - start for start, end in spans)
-            counter.add(existing_bytes=existing - counted)
-            run([partial(self._put, start, end) for start, end in spans])
-            if not self._is_complete and self._is_there():  # a repeated part may have begun another upload
-                request(lambda: self._store.abort_upload(self._path, self._id))
-                self._is_complete = True
-            if self._is_complete:
-                file.require_unchanged()
-                counter.add(files=1)
-                return
-            counted = file.size
-        url = self._uploads.dataset.url_of(file.path)
-        what = f"all parts were sent {_MAX_ROUNDS} times, and the file was not created. Is another push of it running?"
-        raise StorageError(f"{url}: {what}", url=url)
-
-    def _put(self, start: int, end: int) -> None:
-        if self._is_complete:
-            self._uploads.counter.add(existing_bytes=end - start)
-            return
-        file, is_first = self._file, True
-
-        def put() -> None:
-            nonlocal is_first
-            # What an attempt that broke has sent may be stored
-            spans, is_first = [(start, end)] if is_first else self._missing(start, end), False
-            for first, after in spans:
-                pieces = file.pieces(self._uploads.jobs.check, first, after)
-                part = self._id, first, file.size
-                etag = self._store.put(self._path, pieces, after - first, sha256=self._sha256, part=part)
-                self._is_complete = self._is_complete or etag is not None
-
-        self._uploads.put(put, file, end - start)
-        self._uploads.counter.add(num_bytes=end - start)
-
-    def _missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return what the service lacks of a range, cut at multiples of the size of a request."""
-        found, position = [], start
-        for first, after in [*self._store.received(self._path, self._id), (end, end)]:
-            while position < min(first, end):
-                cut = min(first, end, (position // _REQUEST_BYTES + 1) * _REQUEST_BYTES)
-                found.append((position, cut))
-                position = cut
-            position = max(position, after)
-        return found
-
-    def _is_there(self) -> bool:
-        """Whether the file is complete although no response said so: one was lost, or another push sent the rest."""
-        found = self._uploads.dataset.find(self._file.path)
-        return found is not None and found.sha256 == self._sha256
+            is_complete = is_complete or self._put(put, file, num_bytes) is not None
+            self.counter.add(num_bytes=num_bytes)
+        # A response was lost, or another push sent the rest
+        if not is_complete and request(lambda: store.sha256_of(path)) != sha256:
+            what = "all parts were sent, and the file was not created. Is another push of it running?"
+            raise StorageError(f"{url}: {what}", url=url)
+        if not is_complete:
+            request(lambda: store.abort_upload(path, upload))  # which a repeated part may have begun again
+        file.require_unchanged()

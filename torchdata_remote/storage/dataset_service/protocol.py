@@ -10,6 +10,7 @@ MAX_PATH_BYTES, MAX_SEGMENT_BYTES = 1024, 255  # of UTF-8: of a path, and of a n
 # Of a batch: files, bytes of its tar, bytes of one file that is sent in it
 MAX_BATCH_FILES, MAX_BATCH_BYTES, MAX_BATCH_FILE_BYTES = 1_000, 16 << 20, 1 << 20
 SHA256_RECORD = "TORCHDATA_REMOTE.sha256"  # pax keyword: hexadecimal SHA-256 of a file in a batch
+DAMAGED = "Send them again"  # ends the message about received bytes that have another digest
 FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
 
 
