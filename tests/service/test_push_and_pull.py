@@ -464,7 +464,7 @@ def test_after_a_lost_answer_files_that_were_stored_are_not_sent_again(
 
     proxy.change_response = lose
     assert counts(push(tmp_path / "s", proxy_url, max_in_flight=1)) == (10, 0, 0, 0)
-    assert (of_files(proxy, "PUT"), len(of_files(proxy, "HEAD"))) == ([], 10)
+    assert of_files(proxy, "PUT") == []
     pull(url, tmp_path / "t")
     assert read_tree(tmp_path / "t") == tree
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 from ..errors import ServiceError
-from ..service.server.stop_signals import StopSignals
 from ._shared import (
     Commands,
     add_command,
@@ -73,23 +71,6 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        with StopSignals().handled():  # also while libraries are imported
-            _serve(args)
-    except (KeyboardInterrupt, SystemExit):
-        _ignore_signals()
-        raise
-    _ignore_signals()
-    return 0
-
-
-def _ignore_signals() -> None:
-    """Ignore further signals: the process ends already, and its exit status is that of the first one."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _serve(args: argparse.Namespace) -> None:
-    try:
         from ..service.server.limits import ServiceLimits
         from ..service.server.serving import Certificate, serve  # its libraries are optional
     except ImportError as error:
@@ -121,3 +102,4 @@ def _serve(args: argparse.Namespace) -> None:
         pass_through=args.pass_through,
         on_listening=report,
     )
+    return 0

@@ -349,9 +349,11 @@ class Upload:
         if self._large is not None:
             self._large.write(data)
             self._large.commit()
-            found = dataset.find(path)
-            if found is None:  # removed since
+            large = self._root.objects.head(self._full)
+            if large is None:  # removed since
                 raise Problem(503, "The file was removed at once. Send it again.", AGAIN)
+            dataset.unsettled[path] = large.metadata.get(WRITER_ID, self._id)
+            found = _file(path, large)
         else:
             found = self._put(data, sha256)
             now = dataset.find(path) if sync else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.arguments.amounts import seconds, whole
 from .problems import CLOSE, Problem
 
 _GIB = 1 << 30
@@ -28,11 +27,6 @@ class ServiceLimits:
     min_free_bytes: int = _GIB
     head_timeout_s: float = 30.0
     max_connections: int = 8192
-
-    def __post_init__(self) -> None:
-        for name, value in list(vars(self).items()):
-            number = seconds(name, value, positive=False) if name.endswith("_s") else whole(name, value, at_least=0)
-            object.__setattr__(self, name, number)
 
     def require_file_bytes(self, num_bytes: int) -> None:
         """Require that a file may have so many bytes.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import ssl
 import sys
@@ -25,7 +26,6 @@ from .access import AccessMiddleware, is_loopback
 from .app import make_app
 from .limits import ServiceLimits
 from .responses import own_descriptors
-from .stop_signals import SIGINT_STATUS, StopSignals
 
 if sys.platform != "win32":
     import resource
@@ -37,6 +37,7 @@ _MAX_TIMEOUT_MS = (1 << 31) - 1
 _SocketHolder: Any = SocketHolder  # its stub does not show how it is made
 _MAX_HEAD_BYTES = 256 << 10  # of a request's line and headers; also what is received of a body at once
 _SHUTDOWN_S = 10.0  # for running requests
+_SIGINT_STATUS = 130  # as shells report it
 _STEPS_OF_START = 5  # of the event loop, in which `serve` starts a task, and that one the server
 _log = logging.getLogger("torchdata_remote")
 
@@ -80,45 +81,37 @@ def serve(
         )
     if certificate is not None:
         require_certificate(certificate)
-    signals = StopSignals()
-    with signals.handled():
-        app = make_app(root, token=token, limits=limits, storage_options=storage_options, pass_through=pass_through)
-        limits = within_descriptors(limits)
-        with listen(host, port, limits) as listening:
-            port = listening.getsockname()[1]
-            shown = f"{f'[{host}]' if ':' in host else host}:{port}"
-            with contextlib.suppress(asyncio.CancelledError):  # by a signal before all had started
-                asyncio.run(
-                    _serve(app, HttpServer(app, listening, limits, certificate), signals, lambda: on_listening(shown))
-                )
-        if signals.interrupted:
-            raise KeyboardInterrupt
+    app = make_app(root, token=token, limits=limits, storage_options=storage_options, pass_through=pass_through)
+    limits = within_descriptors(limits)
+    with listen(host, port, limits) as listening:
+        port = listening.getsockname()[1]
+        shown = f"{f'[{host}]' if ':' in host else host}:{port}"
+        asyncio.run(_serve(app, HttpServer(app, listening, limits, certificate), lambda: on_listening(shown)))
 
 
-async def _serve(
-    app: AccessMiddleware, server: HttpServer, signals: StopSignals, on_listening: Callable[[], object]
-) -> None:
-    """Serve until a signal comes, and end the process."""
-    serving, is_started = asyncio.current_task(), False
-    assert serving is not None
+async def _serve(app: AccessMiddleware, server: HttpServer, on_listening: Callable[[], object]) -> None:
+    """Serve until SIGTERM or Ctrl-C, and end the process. Ctrl-C once more does not wait for requests."""
+    status = 0
 
-    def end() -> None:
+    def end(new_status: int) -> None:
+        nonlocal status
+        if status and new_status:
+            os._exit(status)
+        status = status or new_status
         app.context.stopping.is_set = True  # long work ends now, so that its requests do
-        if is_started:
-            server.end()
-        else:
-            serving.cancel()
+        server.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
 
-    signals.calling(end)
-    async with app.lifespan(app):
-        is_started = True
+    def started() -> None:
+        with contextlib.suppress(NotImplementedError):  # on Windows, where Ctrl-C ends the process at once
+            for number, its_status in ((signal.SIGTERM, 0), (signal.SIGINT, _SIGINT_STATUS)):
+                asyncio.get_running_loop().add_signal_handler(number, end, its_status)
         on_listening()
-        await server.run()
+
+    async with app.lifespan(app):
+        await server.run(started)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(
-            SIGINT_STATUS if signals.interrupted else 0
-        )  # threads may still run, and disturb the interpreter's end
+        os._exit(status)  # threads may still run, and disturb the interpreter's end
 
 
 def require_certificate(certificate: Certificate) -> None:
@@ -234,26 +227,21 @@ class HttpServer(Server):
             ssl_protocol_min=SSLProtocols.tls12,
         )
         self._listening = listening
-        self._is_started = self._is_ended = False
         self._shd: Any = None
 
     def _init_shared_socket(self) -> None:
         self._shd = _SocketHolder(self._listening.detach(), False, _BACKLOG)
 
-    def end(self) -> None:
-        """Stop accepting connections; :meth:`run` returns when the running requests have ended."""
-        self._is_ended = True
-        if self._is_started:  # before, the library would not notice
-            self.signal_handler_interrupt()  # type: ignore[no-untyped-call]  # of the library
+    async def run(self, started: Callable[[], object]) -> None:
+        """Answer requests until the library's interrupt; then give the running ones ten seconds.
 
-    async def run(self) -> None:
-        """Answer requests until :meth:`end` is called; then give the running ones ten seconds."""
+        Args:
+            started: called when the library has started.
+        """
         serving = asyncio.ensure_future(self.serve())
         for _ in range(_STEPS_OF_START):
             await asyncio.sleep(0)
-        self._is_started = True
-        if self._is_ended:
-            self.end()
+        started()
         is_stopped: Any = self.main_loop_interrupt  # an asyncio.Event here, a threading.Event in the base class
         stopping = asyncio.ensure_future(is_stopped.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

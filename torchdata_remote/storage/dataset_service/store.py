@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime as dt
 import email.utils
@@ -23,10 +22,9 @@ from .upload import DatasetsWriter
 
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
 
-MAX_PAGE = 10_000  # entries, the service's limit
+MAX_PAGE = 2_000  # entries, so that JSON of any content takes little memory
 _MAX_BYTES = 2**63 - 1
 _COMPLETE_TIMEOUT_S = 600.0  # the service joins the parts and compares the digest before it answers
-_SHA256 = "sha-256=:"
 
 
 class DatasetFile(NamedTuple):
@@ -99,21 +97,23 @@ class DatasetsStore(ServiceClient):
         return self.list_after(prefix, recursive=recursive, after=token or after, limit=MAX_PAGE)
 
     def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """Return a page of a dataset, or, if the prefix names none, of all datasets one after the other."""
+        """Return a page of a dataset; or, if the prefix names none, the datasets as folders.
+
+        Raises:
+            UrlError: for the files of all datasets of a host.
+        """
         name, slash, below = prefix.partition("/")
         if slash:
             return self._page(name, below, recursive, after, limit)
+        if recursive:
+            raise UrlError(
+                f"{self.url(prefix)} names no dataset. List datasets://host:port/NAME/.", url=self.url(prefix)
+            )
         response = self.json("GET", self.target(), "", num_entries=MAX_PAGE)
         with self.expecting("datasets", ""):
-            names = [_name(one["name"]) for one in response["datasets"]]
-        folders = sorted(f"{name}/" for name in names if name.startswith(prefix))  # "a-b/" sorts before "a/"
-        left = [folder for folder in folders if folder > after or (recursive and after.startswith(folder))]
-        if not recursive:
-            return Page([], left[limit - 1] if len(left) > limit else None, left[:limit])
-        if not left:
-            return Page([], None)
-        page = self._page(left[0][:-1], "", recursive, after, limit)
-        return page._replace(next_token=left[1]) if page.next_token is None and len(left) > 1 else page
+            folders = sorted(f"{_name(one['name'])}/" for one in response["datasets"])  # "a-b/" sorts before "a/"
+        left = [folder for folder in folders if folder.startswith(prefix) and folder > after]
+        return Page([], left[limit - 1] if len(left) > limit else None, left[:limit])
 
     def _page(self, name: str, below: str, recursive: bool, after: str, limit: int) -> Page:
         root = f"{name}/"
@@ -137,12 +137,15 @@ class DatasetsStore(ServiceClient):
             following = _next(response["next"], after)
         return Page(entries, None if following is None else root + following, folders)
 
-    def files_after(self, prefix: str, token: str | None) -> tuple[list[DatasetFile], str | None]:
+    def files_after(
+        self, prefix: str, token: str | None, limit: int = MAX_PAGE
+    ) -> tuple[list[DatasetFile], str | None]:
         """List one page of the files whose path begins with ``NAME/`` or ``NAME/...``, with SHA-256.
 
         Args:
             prefix: of the paths.
             token: ``None``, or the token that was returned with the page before.
+            limit: number of files.
 
         Returns:
             The files, and the token of the next page (``None`` after the last page).
@@ -151,7 +154,7 @@ class DatasetsStore(ServiceClient):
             ObjectNotFoundError: if there is no such dataset.
         """
         name, _, below = prefix.partition("/")
-        response = self._files(name, prefix, MAX_PAGE, below, token or "", recursive=1, digests=1)
+        response = self._files(name, prefix, limit, below, token or "", recursive=1, digests=1)
         with self.expecting("files", prefix):
             found = [
                 DatasetFile(
@@ -176,7 +179,11 @@ class DatasetsStore(ServiceClient):
             return None
 
     def stat(self, path: str) -> Entry:
-        headers = self._head(path)
+        response = self.send("HEAD", self.file_target(path), path)
+        headers = response.headers
+        with translate_errors(self.url(path)):
+            response.drain_conn()  # or the connection cannot be reused
+            response.release_conn()
         with self.expecting("Content-Length", path):
             size = _size(parse_content_length(headers.get("Content-Length")))
         modified_s = _seconds(email.utils.parsedate_to_datetime, headers.get("Last-Modified"))
@@ -184,21 +191,10 @@ class DatasetsStore(ServiceClient):
 
     def sha256_of(self, path: str) -> str | None:
         """SHA-256 of a file in hex, or ``None`` if it does not exist."""
-        try:
-            headers = self._head(path, {"Want-Repr-Digest": "sha-256=1"})
-        except ObjectNotFoundError:
-            return None
-        with self.expecting("Repr-Digest", path):
-            digests = [field.strip() for field in headers["Repr-Digest"].split(",")]
-            [digest] = [field[len(_SHA256) : -1] for field in digests if field.startswith(_SHA256)]
-            return base64.b64decode(digest, validate=True).hex()
-
-    def _head(self, path: str, headers: dict[str, str] | None = None) -> Any:
-        response = self.send("HEAD", self.file_target(path), path, headers=headers)
-        with translate_errors(self.url(path)):
-            response.drain_conn()  # or the connection cannot be reused
-            response.release_conn()
-        return response.headers
+        with contextlib.suppress(ObjectNotFoundError):
+            files, _ = self.files_after(path, None, limit=1)  # the path itself sorts before longer ones
+            return files[0].sha256 if files and files[0].path == path else None
+        return None
 
     def read(self, path: str, start: int, end: int | None, etag: str | None) -> Answer:
         self.file_target(path)  # which refuses dots
