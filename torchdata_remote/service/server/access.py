@@ -8,24 +8,20 @@ import hmac
 import ipaddress
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from functools import cache, lru_cache
+from functools import cache
 from urllib.parse import unquote_to_bytes
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...errors import RemoteDataError
 from .context import Context, Root
 from .folder import FolderRoot
-from .problems import CLOSE, JSONResponse, Problem, error_response
+from .problems import CLOSE, Problem, error_response
 from .requests import require_path
 from .responses import FileResponse
 
-MAX_HEADER_BYTES = 8 << 10  # of one header's value; nginx and Apache have the same limit
-MAX_TARGET_BYTES = 16 << 10  # of path and query, which may be three paths in percent-encoding
 _DATASETS, _FILES = "/datasets/", "/files/"
 _FILE_ROUTE = f"{_DATASETS}{{name}}{_FILES}{{path}}"  # the label of its metrics
 _WITHOUT_TOKEN = {"/healthz"}
@@ -82,104 +78,95 @@ class Metrics:
 
 
 class AccessMiddleware:
-    """Checks the token and the host of each request, and counts it.
+    """Checks the token and the host of each request, counts it, and answers its errors.
 
     Args:
         app: handles accepted requests, but for GET and HEAD of a file: these are nearly all while models train.
         context: of the app.
         token: required of requests; ``None`` for a service that only this machine can reach.
-        metrics: counts all requests.
-        lifespan: in which the app runs.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        context: Context,
-        *,
-        token: str | None,
-        metrics: Metrics,
-        lifespan: Callable[[object], AbstractAsyncContextManager[None]],
-    ) -> None:
+    def __init__(self, app: ASGIApp, context: Context, *, token: str | None) -> None:
         if token == "":
             raise ValueError("token is empty; pass None for a service that only this machine can reach")
-        self._app, self.context, self._metrics, self.lifespan = app, context, metrics, lifespan
+        self._app, self.context, self.metrics = app, context, Metrics(context.root)
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
+        scope["app"] = self
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start_s, status, sent = time.perf_counter(), 0, 0
+        start_s, status, sent, most_unread = time.perf_counter(), 0, 0, _MAX_REFUSED_BYTES
         headers: list[tuple[bytes, bytes]] = []
-        body, refused, route = _UnreadBody(scope, receive), self._refuse(scope), "none"
+        body, route, method = _UnreadBody(scope, receive), "none", scope["method"]
+        method = method if method in _METHODS else "other"
 
         async def counted_send(message: Message) -> None:
             nonlocal status, sent, headers
             if message["type"] == "http.response.start":
                 status, headers = message["status"], message["headers"]
                 if status >= 400 and status != _BODY_STALLED:
-                    await body.drop(_MAX_UNREAD_BYTES if refused is None else _MAX_REFUSED_BYTES)
+                    await body.drop(most_unread)
             elif message["type"] == "http.response.pathsend":
-                sent += _content_length(headers)
+                sent += next((int(value) for name, value in headers if name == b"content-length"), 0)
             else:
                 sent += len(message.get("body", b""))
             await send(message)
 
-        self._metrics.num_in_flight += 1
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self.metrics.num_in_flight += 1
         try:
-            file = None if refused is not None else _file_of(scope)
+            self._require_access(scope)
+            most_unread, file = _MAX_UNREAD_BYTES, _file_of(scope)
             if file is not None:
                 route = _FILE_ROUTE
                 await FileResponse(self.context, file[0], require_path(file[1]))(scope, body.receive, counted_send)
             else:
-                await (refused or self._app)(scope, body.receive, counted_send)
-        except (Problem, RemoteDataError, OSError) as error:
+                await self._app(scope, body.receive, counted_send)
+        except ClientDisconnect:
+            pass
+        except Exception as error:
             if status:  # the server ends the connection, and the client sees that bytes are missing
                 raise
             response = error_response(error, f"{method} {scope['path']}", self.context.root.url)
             await response(scope, body.receive, counted_send)
         finally:
-            self._metrics.num_in_flight -= 1
-            if "endpoint" in scope and refused is None:
+            self.metrics.num_in_flight -= 1
+            if "endpoint" in scope:
                 route = scope["endpoint"].__name__
             seconds = time.perf_counter() - start_s
-            self._metrics.count(method, route, status or _CLIENT_CLOSED_REQUEST, seconds, body.num_bytes, sent)
+            self.metrics.count(method, route, status or _CLIENT_CLOSED_REQUEST, seconds, body.num_bytes, sent)
 
-    def _refuse(self, scope: Scope) -> JSONResponse | None:
-        """Return the response that refuses a request, without reading its body; ``None`` if it is accepted."""
-        oversized = _oversized(scope)
-        if oversized is not None:
-            return oversized
+    def _require_access(self, scope: Scope) -> None:
+        """Require that a request is accepted, before its body is read; decode its path.
+
+        Raises:
+            Problem: 400, 401, 403 or 421.
+        """
         headers = dict(reversed(scope["headers"]))  # of several, the first counts
         try:
             path = unquote_to_bytes(scope["raw_path"]).decode()
         except UnicodeDecodeError:
-            return _error_response(400, "The path is not UTF-8.")
+            raise Problem(400, "The path is not UTF-8.", CLOSE) from None
         if "\n" in path:  # the pattern of a route matches before a last line break, which would be dropped
-            return _error_response(
-                400, f"The path {path!r:.200} contains a line break. Remove it: names cannot contain any."
-            )
+            raise Problem(400, f"The path {path!r:.200} contains a line break. Names cannot contain any.", CLOSE)
         if path == "/dataset" or path.startswith("/dataset/"):
             path = "/datasets" + path[len("/dataset") :]
         scope["path"] = path
         if self._token is None and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
-            return _error_response(
-                421, "A service without a token responds to localhost only. Start it with --token-file."
+            raise Problem(
+                421, "A service without a token responds to localhost only. Start it with --token-file.", CLOSE
             )
         if (
             self._token is not None
             and path not in _WITHOUT_TOKEN
             and not _has_token(headers.get(b"authorization"), self._token)
         ):
-            return _error_response(
-                401, "A token is required: Authorization: Bearer TOKEN.", {"WWW-Authenticate": 'Basic realm="datasets"'}
-            )
+            advice = {"WWW-Authenticate": 'Basic realm="datasets"', **CLOSE}
+            raise Problem(401, "A token is required: Authorization: Bearer TOKEN.", advice)
         if scope["method"] not in _READING and headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
-            return _error_response(403, "Pages of other sites cannot change anything here.")
-        return None
+            raise Problem(403, "Pages of other sites cannot change anything here.", CLOSE)
 
 
 class _UnreadBody:
@@ -226,31 +213,6 @@ def _free_bytes(root: Root) -> float:
         return math.nan
 
 
-def _oversized(scope: Scope) -> JSONResponse | None:
-    """Return the response to a request with a header or a target that is too long."""
-    for name, value in scope["headers"]:
-        if len(value) > MAX_HEADER_BYTES:
-            shown = name[:100].decode("latin-1")
-            return _error_response(
-                431, f"The header {shown} has {len(value):,} bytes; at most {MAX_HEADER_BYTES:,} are allowed."
-            )
-    target_bytes = len(scope["raw_path"]) + len(scope["query_string"])
-    if target_bytes > MAX_TARGET_BYTES:
-        return _error_response(
-            414, f"Path and query have {target_bytes:,} bytes; at most {MAX_TARGET_BYTES:,} are allowed."
-        )
-    return None
-
-
-def _error_response(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {**CLOSE, **(headers or {})})
-
-
-def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
-    return next((int(value) for name, value in headers if name == b"content-length"), 0)
-
-
-@lru_cache(1000)
 def _host_name(header: str) -> str:
     """Return the host without its port."""
     host, colon, port = header.rpartition(":")
@@ -258,7 +220,6 @@ def _host_name(header: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-@lru_cache(1000)
 def is_loopback(host: str) -> bool:
     """Whether a host always means this machine. A name that resolves to it does not count: anyone can register one."""
     try:

@@ -9,18 +9,16 @@ from importlib.resources import files
 from typing import Any
 
 import anyio
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
-from ...errors import RemoteDataError
 from . import routes
-from .access import AccessMiddleware, Metrics
+from .access import AccessMiddleware
 from .context import Context, open_root
 from .limits import ServiceLimits
-from .problems import JSONResponse, Problem, error_response
+from .problems import JSONResponse
 from .responses import NO_SNIFF
 from .threads import run_blocking
 
@@ -70,31 +68,13 @@ def make_app(
         201
         {'datasets': [{'name': 'pets', 'location': '/datasets/pets'}]}
     """
-    context = Context(open_root(root, storage_options, pass_through=pass_through), limits)
-    metrics = Metrics(context.root)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: object) -> AsyncIterator[None]:
-        with context.root.served():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_clean, context)
-                try:
-                    yield
-                finally:
-                    context.stopping.is_set = True
-                    tasks.cancel_scope.cancel()
-
-    async def metrics_response(request: Request) -> Response:
-        text = await run_blocking(metrics.text)  # which asks the disk for its free space
-        return Response(text, media_type="text/plain; version=0.0.4")
-
     dataset = "/datasets/{name}"
-    app = Starlette(
-        routes=[
+    router = Router(
+        [
             _route("/", GET=_page),
             _route("/page/{part}", GET=_page),
             _route("/healthz", GET=_health),
-            _route("/metrics", GET=metrics_response),
+            _route("/metrics", GET=_metrics),
             _route("/openapi.json", GET=_page),
             _route("/datasets", GET=routes.list_datasets, POST=routes.create_dataset),
             _route(dataset, GET=routes.get_dataset, PUT=routes.put_dataset, DELETE=routes.delete_dataset),
@@ -103,13 +83,26 @@ def make_app(
             _route(dataset + "/files", GET=routes.list_files, POST=routes.get_batch, PUT=routes.put_batch),
             _route(dataset + "/files/{path:path}", GET=routes.get_file, PUT=routes.put_file, DELETE=routes.delete_file),
         ],
-        exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
-        | dict.fromkeys((Problem, RemoteDataError, OSError), _problem),
+        redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False
-    app.state.context = context
-    return AccessMiddleware(app, context, token=token, metrics=metrics, lifespan=lifespan)
+    return AccessMiddleware(
+        router, Context(open_root(root, storage_options, pass_through=pass_through), limits), token=token
+    )
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: AccessMiddleware) -> AsyncIterator[None]:
+    """Serve the root in this block, and clean it up now and then."""
+    context = app.context
+    with context.root.served():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_clean, context)
+            try:
+                yield
+            finally:
+                context.stopping.is_set = True
+                tasks.cancel_scope.cancel()
 
 
 async def _clean(context: Context) -> None:
@@ -142,6 +135,11 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+async def _metrics(request: Request) -> Response:
+    text = await run_blocking(request.app.metrics.text)  # which asks the disk for its free space
+    return Response(text, media_type="text/plain; version=0.0.4")
+
+
 async def _page(request: Request) -> Response:
     part = request.path_params.get("part", request.url.path.lstrip("/"))
     name, kind = _PAGE.get(part, (None, None))
@@ -149,19 +147,3 @@ async def _page(request: Request) -> Response:
         raise HTTPException(404)
     text = files(__package__).joinpath("page", name).read_bytes()
     return Response(text, headers={**_SECURITY_HEADERS, "Cache-Control": "no-cache"}, media_type=kind)
-
-
-async def _client_disconnected(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "The client disconnected."}, 400)  # never received
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = error.detail
-    if error.status_code == 404:
-        message = f"There is nothing at {request.url.path:.200}. GET /openapi.json lists all paths."
-    return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    return error_response(error, f"{request.method} {request.url.path}", Context.of(request).root.url)

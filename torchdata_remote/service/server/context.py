@@ -54,7 +54,7 @@ class Context:
     @staticmethod
     def of(request: Request) -> Context:
         """Return the context of the application that handles a request."""
-        context: Context = request.app.state.context
+        context: Context = request.app.context
         return context
 
     async def summary(self, name: str, kind: str, compute: Callable[[], T]) -> T:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse as StarletteJSONResponse
 
 from ...errors import (
@@ -80,6 +81,9 @@ def problem_of(error: Exception, root_url: str) -> Problem | None:
     """
     if isinstance(error, Problem):
         return error
+    if isinstance(error, HTTPException):
+        there = "There is nothing here. GET /openapi.json lists all paths."
+        return Problem(error.status_code, there if error.status_code == 404 else error.detail, error.headers)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -105,7 +109,7 @@ def error_response(error: Exception, request: str, root_url: str) -> JSONRespons
     if problem is None:
         _log.error("%s failed", request, exc_info=error)
         return JSONResponse({"error": "Internal error of the service. See its log."}, 500)
-    if problem.message != str(error):
+    if problem.message != str(error) and not isinstance(error, HTTPException):
         _log.warning("%s: %d: %s", request, problem.status, error)
     return JSONResponse({"error": problem.message}, problem.status, problem.headers)
 

@@ -17,7 +17,6 @@ from ...storage import PARTIAL_SUFFIX, is_internal_name
 from ...storage.dataset_service.protocol import (
     DAMAGED,
     DATASET_NAME,
-    FORBIDDEN,
     MAX_PATH_BYTES,
     MAX_SEGMENT_BYTES,
     path_problem,
@@ -28,7 +27,7 @@ _UPLOAD_ID = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
 _RANGE = re.compile(r"bytes\s*=\s*(\d+\s*)?-\s*(\d+\s*)?", re.ASCII | re.IGNORECASE)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 _SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]*):\s*(?=$|,|;)", re.ASCII)
-_MAX_DIGITS = 19
+_MAX_DIGITS, _MAX_DISPOSITION = 19, 4096
 # RFC 6266: filename=name, filename="name" or filename*=UTF-8''name, which has precedence
 _FILENAME = re.compile(r';\s*filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^";]*))', re.IGNORECASE)
 _FILENAME_UTF8 = re.compile(r";\s*filename\*\s*=\s*utf-8''([^;\s]*)", re.IGNORECASE)
@@ -74,27 +73,12 @@ def require_path(path: str) -> str:
 
 
 def require_prefix(text: str) -> str:
-    """Return a valid prefix of file paths, which may be empty.
+    """Return a text that a path can start with, or be compared with; it may be empty.
 
     Raises:
         Problem: 400, if no path can start with it.
     """
-    *folders, last = require_text(text).split("/")
-    if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or FORBIDDEN.search(last):
-        raise Problem(400, f"{text!r:.200} is not the prefix of a path in a dataset.")
-    if folders:
-        require_path("/".join(folders))
-    return text
-
-
-def require_text(text: str) -> str:
-    """Return a text that paths can be compared with.
-
-    Raises:
-        Problem: 400, if it is too long or contains NUL.
-    """
-    if len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES or "\0" in text:
-        raise Problem(400, f"{text!r:.200} is longer than {MAX_PATH_BYTES} bytes, or contains NUL.")
+    require_path(f"{text}x")
     return text
 
 
@@ -118,7 +102,8 @@ def name_in_disposition(header: str | None) -> str:
     >>> name_in_disposition('attachment; filename="my_file.csv"')
     'my_file.csv'
     """
-    encoded, plain = _FILENAME_UTF8.search(header or ""), _FILENAME.search(header or "")
+    known = (header or "")[:_MAX_DISPOSITION]
+    encoded, plain = _FILENAME_UTF8.search(known), _FILENAME.search(known)
     try:
         if encoded is not None:
             return require_path(unquote(encoded[1], errors="strict"))

@@ -23,7 +23,7 @@ from granian.server.embed import Server
 
 from ...errors import ServiceError
 from .access import AccessMiddleware, is_loopback
-from .app import make_app
+from .app import lifespan, make_app
 from .limits import ServiceLimits
 from .responses import own_descriptors
 
@@ -107,7 +107,7 @@ async def _serve(app: AccessMiddleware, server: HttpServer, on_listening: Callab
                 asyncio.get_running_loop().add_signal_handler(number, end, its_status)
         on_listening()
 
-    async with app.lifespan(app):
+    async with lifespan(app):
         await server.run(started)
         sys.stdout.flush()
         sys.stderr.flush()
