@@ -57,9 +57,8 @@ def of_files(exchange: Exchange) -> int:
     """Bytes of files that a request stored or fetched."""
     if exchange.status not in (200, 202, 206):
         return 0
-    if exchange.target.endswith("/files"):
-        tar = {"PUT": exchange.sent, "POST": exchange.received}.get(exchange.method)
-        return 0 if tar is None else sum(map(len, in_tar(tar).values()))
+    if exchange.target.endswith(("/files", "?unpack=1")) and exchange.method != "GET":
+        return sum(map(len, in_tar(exchange.sent if exchange.method == "PUT" else exchange.received).values()))
     if "/files/" not in exchange.target or ("upload=" in exchange.target and exchange.method == "GET"):
         return 0
     return len(exchange.sent) if exchange.method == "PUT" else len(exchange.received)

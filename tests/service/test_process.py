@@ -207,7 +207,7 @@ def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tm
     service = Service(tmp_path, *NO_RESERVE)
     dataset, other = Dataset(service.address, root=tmp_path), Dataset(service.address, root=tmp_path)
     assert dataset.put("whole", b"1").status == 200
-    assert dataset.ask("PUT", "/files", tar_bytes({"batch/1": b"2"})).status == 200
+    assert dataset.unpack(tar_bytes({"batch/1": b"2"})).status == 200
     files = {f"{number:03}": b"%d" % number * 500 for number in range(3_000)}
     archive = tar_bytes(files)
     with contextlib.ExitStack() as stack:
@@ -259,9 +259,8 @@ def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_th
     with running_service(tmp_path, "--min-free-bytes", str(1 << 60)) as address:
         dataset = Dataset(address, "d", tmp_path)
         part = {"Content-Range": "bytes 0-0/1"}
-        for target in ("?unpack=1", "/files/a", "/files/b?upload=12345678", "/files"):
-            body = tar_bytes({"x": b"1"}) if target == "/files" else b"x"
-            answer = dataset.ask("PUT", target, body, part if "upload" in target else {})
+        for target in ("?unpack=1", "/files/a", "/files/b?upload=12345678"):
+            answer = dataset.ask("PUT", target, b"x", part if "upload" in target else {})
             assert (answer.status, bool(answer.error)) == (507, True), target
         assert below(tmp_path) == {"d/a"}
         assert dataset.contents() == {"a": b"1"}
@@ -291,13 +290,12 @@ def test_with_a_small_limit_of_open_files_connections_wait_and_are_answered(tmp_
     assert "connections at once" in (tmp_path / "log").read_text()
 
 
-def test_writers_of_one_file_alone_and_in_batches_all_get_there(dataset: Dataset) -> None:
+def test_writers_of_one_file_alone_and_in_archives_all_get_there(dataset: Dataset) -> None:
     num_requests = 160  # more than there are threads
-    tar = tar_bytes([("a", b"1"), ("a", b"2")])
+    tar = tar_bytes({"a": b"2"})
     with ThreadPoolExecutor(num_requests) as pool:
         answers = pool.map(
-            lambda number: dataset.put("a", b"3") if number % 2 else dataset.ask("PUT", "/files", tar),
-            range(num_requests),
+            lambda number: dataset.put("a", b"3") if number % 2 else dataset.unpack(tar), range(num_requests)
         )
         assert {answer.status for answer in answers} == {200}
     assert dataset.get("a").body in (b"2", b"3")

@@ -36,7 +36,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 
-BATCH = "/files"
+BATCH = "?unpack=1"
 MEDIUM = random.Random(1).randbytes((1 << 20) + 1)  # sent by itself, not in a batch
 TREE: Tree = {"cat/1": b"meow", "cat/2": b"", "dog/1": MEDIUM, "readme": b"pets"}
 _numbers = itertools.count()
@@ -269,7 +269,7 @@ def test_an_upload_that_is_damaged_each_time_is_sent_twice_and_then_an_error(
     assert [one.partition("?")[0] for one in of_files(proxy, "PUT")] == ["a", "a"]
     assert sum(one.target.endswith(BATCH) and one.method == "PUT" for one in proxy.exchanges) == (len(sizes) > 1)
     dataset = Dataset(proxy.upstream, proxy_url.rpartition("/")[2])
-    assert dataset.contents() == ({} if len(sizes) == 1 else {"b": b"-" * 60})
+    assert dataset.contents() == {}
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_a_service_that_is_down_is_asked_again_and_then_an_error(tmp_path: Path)
 # Batches
 
 
-def test_small_files_are_sent_in_batches_and_a_damaged_one_again_by_itself(
+def test_small_files_are_sent_in_batches_and_those_of_a_damaged_one_again_by_themselves(
     proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
 ) -> None:
     tree = {f"{number}": b"%d" % number * 20 for number in range(40)}
@@ -443,7 +443,8 @@ def test_small_files_are_sent_in_batches_and_a_damaged_one_again_by_itself(
     proxy.change_request = damage
     assert counts(push(tmp_path / "s", proxy_url, max_in_flight=4)) == (40, 0, 0, 0)
     assert sum(one.method == "PUT" and one.target.endswith(BATCH) for one in proxy.exchanges) == 4
-    assert of_files(proxy, "PUT") == ["7"]
+    assert len(of_files(proxy, "PUT")) == 10
+    assert "7" in of_files(proxy, "PUT")
     assert counts(push(tmp_path / "s", proxy_url)) == (0, 40, 0, 0)
     proxy.forget()
     pull(proxy_url, tmp_path / "t", max_in_flight=4)

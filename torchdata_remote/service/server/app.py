@@ -80,7 +80,7 @@ def make_app(
             _route(dataset, GET=routes.get_dataset, PUT=routes.put_dataset, DELETE=routes.delete_dataset),
             _route(dataset + "/summary", GET=routes.summary),
             _route(dataset + "/sheet.png", GET=routes.sheet),
-            _route(dataset + "/files", GET=routes.list_files, POST=routes.get_batch, PUT=routes.put_batch),
+            _route(dataset + "/files", GET=routes.list_files, POST=routes.get_batch),
             _route(dataset + "/files/{path:path}", GET=routes.get_file, PUT=routes.put_file, DELETE=routes.delete_file),
         ],
         redirect_slashes=False,

@@ -8,22 +8,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from ...errors import RemoteDataError, ShardReadError
 from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
-from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, MAX_BATCH_FILES, SHA256_RECORD
+from ...storage.dataset_service.protocol import DAMAGED, SHA256_RECORD
 from .context import Context, Dataset, all_files, each
 from .folder import chunks_of
-from .problems import Problem, problem_of
+from .problems import Problem
 from .requests import require_path
 from .root import CHUNK_BYTES, STREAM_BYTES, File
 
 _ZIP = (b"PK\3\4", b"PK\5\6")
 _NUM_WRITERS = 8  # each waits for the disk once per file
-_SMALL_BYTES = 4 << 20
+_SMALL_BYTES, _MAX_FILES = 4 << 20, 10_000_000
 Data = bytes | memoryview
 
 
@@ -78,7 +77,7 @@ def batch_of(dataset: Dataset, paths: list[str]) -> tuple[int, Iterator[bytes]]:
 def unpack(context: Context, dataset: Dataset, archive: BinaryIO, name: str) -> dict[str, int]:
     """Make the files of an archive those of a dataset, when all of it was read and none of them conflicts.
 
-    Each file becomes visible as a whole.
+    Each file becomes visible as a whole. A tar may say the SHA-256 of a file, which is compared.
 
     Args:
         context: of the application.
@@ -91,50 +90,57 @@ def unpack(context: Context, dataset: Dataset, archive: BinaryIO, name: str) -> 
 
     Raises:
         ShardReadError: for a damaged archive, or another format.
-        Problem: 400, for names that are not valid paths; 413, beyond the limits; 507, if its files do not fit on the
-            disk; 409, if a folder or a file of the dataset has one of the paths; 404, if the dataset was removed.
+        Problem: 400, for names that are not valid paths, and wrong digests; 413, beyond the limits; 507, if its files
+            do not fit on the disk; 409, if a folder or a file of the dataset has one of the paths; 404, if the dataset
+            was removed.
     """
     limits, free_bytes, num_bytes = context.limits, context.root.free_bytes(), 0
     paths, skipped = set[str](), list[str]()
-    for path, size, pieces in _members(context, archive, name, skipped):
+    for path, size, pieces, promised in _members(context, archive, name, skipped):
         num_bytes += size
         if require_path(path) in paths:
             raise Problem(400, f"The archive contains {path!r:.200} twice.")
-        if num_bytes > limits.max_file_bytes:
-            raise Problem(413, f"The files of an archive may have {limits.max_file_bytes:,} bytes at most.")
+        if num_bytes > limits.max_file_bytes or len(paths) == _MAX_FILES:
+            most = f"{_MAX_FILES:,} files of {limits.max_file_bytes:,} bytes"
+            raise Problem(413, f"An archive may have {most} together.")
         limits.require_space(free_bytes, num_bytes)
         dataset.require_writable(path)
         paths.add(path)
-        for _ in pieces:
-            pass
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        if promised not in (None, digest.hexdigest()):
+            raise Problem(400, f"{path!r:.200} has SHA-256 {digest.hexdigest()}, not {promised:.100}. {DAMAGED}.")
     for path in paths:
         above = path
         while above := above.rpartition("/")[0]:
             if above in paths:
                 raise Problem(400, f"The archive contains a file {above!r:.200}, and {path!r:.200} below it.")
-    with _Writers() as writers:
-        for path, size, pieces in _members(context, archive, name, []):
-            if size > _SMALL_BYTES:
-                _write(dataset, path, pieces)
-            else:
-                writers.submit(path, partial(_write, dataset, path, [b"".join(pieces)]))
+    try:
+        with _Writers() as writers:
+            for path, size, pieces, _ in _members(context, archive, name, []):
+                if size > _SMALL_BYTES:
+                    _write(dataset, path, pieces)
+                else:
+                    writers.submit(partial(_write, dataset, path, [b"".join(pieces)]))
+    finally:
+        dataset.sync(paths)
     num_skipped = sum(kind in ("link", "device") for kind in skipped)
     return {"num_files": len(paths), "num_bytes": num_bytes, "num_skipped": num_skipped}
 
 
-def _members(
-    context: Context, archive: BinaryIO, name: str, skipped: list[str]
-) -> Iterator[tuple[str, int, Iterator[Data]]]:
-    """Iterate over path, size and data of the files. Data that is not read is passed over."""
-    for path, size, pieces in _all_members(context, archive, name, skipped):
-        yield path.removeprefix("./"), size, context.stopping.during(pieces)
+_Member = tuple[str, int, Iterator[Data], str | None]  # path, size, data, SHA-256 that the archive says
+
+
+def _members(context: Context, archive: BinaryIO, name: str, skipped: list[str]) -> Iterator[_Member]:
+    """Iterate over the files. Data that is not read is passed over."""
+    for path, size, pieces, promised in _all_members(context, archive, name, skipped):
+        yield path.removeprefix("./"), size, context.stopping.during(pieces), promised
         for _ in pieces:
             pass
 
 
-def _all_members(
-    context: Context, archive: BinaryIO, name: str, skipped: list[str]
-) -> Iterator[tuple[str, int, Iterator[Data]]]:
+def _all_members(context: Context, archive: BinaryIO, name: str, skipped: list[str]) -> Iterator[_Member]:
     size, most, descriptor = archive.seek(0, 2), context.limits.max_file_bytes, archive.fileno()
 
     def read(start: int, end: int) -> bytes:
@@ -145,7 +151,7 @@ def _all_members(
         entries = read_directory(read, size, url=name)
         for entry, data in read_pieces(chunks, entries, url=name, max_member_bytes=most):
             if entry.kind == "file":
-                yield entry.path, entry.num_bytes, data
+                yield entry.path, entry.num_bytes, data, None
             else:
                 skipped.append(entry.kind)
                 for _ in data:
@@ -159,79 +165,31 @@ def _all_members(
         walk = TarParser(parts, name, options)
         while (member := walk.next_member()) is not None:
             path, num_bytes = member
-            yield path, num_bytes, walk.pieces(num_bytes, f"member {path!r:.200}")
+            yield path, num_bytes, walk.pieces(num_bytes, f"member {path!r:.200}"), walk.records.get(SHA256_RECORD)
 
 
-def store_batch(context: Context, dataset: Dataset, tar: BinaryIO) -> dict[str, Any]:
-    """Store the files of a tar, each as a whole, after its digest was compared; report what became of each.
-
-    Raises:
-        Problem: 400 or 413, for a tar that is damaged or incomplete, or exceeds a limit. The message says how many of
-            its files were stored.
-    """
-    reports, skipped, fault = list[dict[str, Any]](), list[str](), ""
-    chunks = chunks_of(tar.fileno(), 0, tar.seek(0, 2), CHUNK_BYTES)
-    walk = TarParser(chunks, "the batch", TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES, on_skip=skipped.append))
-    with _Writers() as writers:
-        try:
-            while (member := walk.next_member()) is not None:
-                if len(reports) == MAX_BATCH_FILES:
-                    fault = f"A batch may have {MAX_BATCH_FILES:,} files at most."
-                    break
-                path, data = member[0].removeprefix("./"), walk.take(member[1], f"member {member[0]!r:.200}")
-                reports.append({"path": path})
-                store = partial(_store, context, dataset, reports[-1], data, walk.records.get(SHA256_RECORD))
-                writers.submit(path, store)
-        except ShardReadError as error:
-            fault = str(error)
-    stored = [one for one in reports if "etag" in one]
-    failed = [one for one in reports if "etag" not in one]
-    dataset.sync([one["path"] for one in stored])
-    if fault:
-        what = f"{fault} Of the files before, {len(stored):,} were stored and {len(failed):,} refused."
-        raise Problem(413 if fault.startswith("A batch") else 400, what)
-    return {"files": stored, "failed": failed, "num_skipped": len(skipped)}
-
-
-def _store(context: Context, dataset: Dataset, report: dict[str, Any], data: bytes, sha256: str | None) -> None:
-    """Store a file of a batch, and complete its report."""
-    received, path = hashlib.sha256(data).hexdigest(), report["path"]
-    try:
-        require_path(path)
-        context.limits.require_file_bytes(len(data))
-        if sha256 not in (None, received):
-            raise Problem(400, f"The tar says SHA-256 {sha256!r:.100}, the received bytes have {received}. Repeat it.")
-        report |= _write(dataset, path, [data], sync=False).as_json(sha256=received)
-    except (RemoteDataError, Problem, OSError) as error:
-        problem = problem_of(error, context.root.url)
-        if problem is None:
-            raise
-        report |= {"status": problem.status, "error": problem.message}
-
-
-def _write(dataset: Dataset, path: str, pieces: Iterable[Data], *, sync: bool = True) -> File:
-    """Write a file, which becomes visible when it is complete."""
+def _write(dataset: Dataset, path: str, pieces: Iterable[Data]) -> None:
+    """Write a file, which becomes visible when it is complete; its name is not yet on disk."""
     writer, digest = dataset.writer(path, {}), hashlib.sha256()
     try:
         for piece in pieces:
             digest.update(piece)
             writer.write(piece)
-        return writer.commit(digest.hexdigest(), sync=sync)
+        writer.commit(digest.hexdigest(), sync=False)
     finally:
         writer.abort()
 
 
 class _Writers:
-    """Threads that write small files, those of one path one after the other. The first error ends the block."""
+    """Threads that write small files. The first error ends the block."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_NUM_WRITERS, "files")
-        self._running: deque[tuple[str, Future[Any]]] = deque()
+        self._pool, self._running = ThreadPoolExecutor(_NUM_WRITERS, "files"), deque[Future[None]]()
 
-    def submit(self, path: str, work: Callable[[], Any]) -> None:
-        while len(self._running) >= 4 * _NUM_WRITERS or any(one[0] == path for one in self._running):
-            self._running.popleft()[1].result()
-        self._running.append((path, self._pool.submit(work)))
+    def submit(self, work: Callable[[], None]) -> None:
+        if len(self._running) >= 4 * _NUM_WRITERS:
+            self._running.popleft().result()
+        self._running.append(self._pool.submit(work))
 
     def __enter__(self) -> _Writers:
         return self
@@ -239,6 +197,6 @@ class _Writers:
     def __exit__(self, kind: object, *error: object) -> None:
         try:
             while kind is None and self._running:
-                self._running.popleft()[1].result()
+                self._running.popleft().result()
         finally:
             self._pool.shutdown(cancel_futures=True)

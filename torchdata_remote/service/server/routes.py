@@ -15,8 +15,8 @@ from starlette.responses import Response, StreamingResponse
 from ...core.urls import RemoteUrl
 from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...inspection import draw_sheet, summarize
-from ...storage.dataset_service.protocol import MAX_BATCH_BYTES, MAX_BATCH_FILES, MAX_PATH_BYTES, digest_field
-from .archives import batch_of, store_batch, tar_stream, unpack
+from ...storage.dataset_service.protocol import MAX_BATCH_FILES, MAX_PATH_BYTES, digest_field
+from .archives import batch_of, tar_stream, unpack
 from .context import Context, Dataset, all_files, each, sha256_of_file
 from .folder import FolderDataset
 from .problems import AGAIN, JSONResponse, Problem
@@ -39,7 +39,6 @@ MAX_PAGE = 10_000
 _FLAG = {"0": False, "1": True}
 _MAX_JSON_BYTES = 64 << 10
 _MAX_PATHS_BYTES = MAX_BATCH_FILES * (3 * MAX_PATH_BYTES + 16)  # JSON may write two bytes of UTF-8 as \u00e9
-_CONDITIONS = ("If-Match", "If-None-Match", "Content-Range")  # of one file
 _MAX_ATTEMPTS = 10  # at computing a digest, while the file is replaced
 _DIGESTED_BYTES = 256 << 20  # read in one page, of files whose digests are not stored
 
@@ -55,12 +54,6 @@ def _flag(request: Request, name: str, default: str) -> bool:
     if text not in _FLAG:
         raise Problem(400, f"{name}={text!r:.100}: expected 0 or 1.")
     return _FLAG[text]
-
-
-def _refuse_headers(request: Request, *names: str) -> None:
-    for name in names:
-        if name in request.headers:
-            raise Problem(400, f"{name} is for one file with a path: PUT /datasets/NAME/files/PATH.")
 
 
 # Datasets
@@ -115,14 +108,16 @@ async def put_dataset(request: Request) -> Response:
     """PUT /datasets/{name}: a file that Content-Disposition names, or with ?unpack=1 the files of an archive."""
     context, name, find = _target(request)
     require_file_body(request)
-    if not _flag(request, "unpack", "0"):
-        _refuse_headers(request, "Content-Range")
+    unpacks = _flag(request, "unpack", "0")
+    for header in ("Content-Range", *(("If-Match", "If-None-Match") if unpacks else ())):
+        if header in request.headers:
+            raise Problem(400, f"{header} is for one file with a path: PUT /datasets/{name}/files/PATH.")
+    if not unpacks:
         return await _store_file(request, name_in_disposition(request.headers.get("content-disposition")))
-    _refuse_headers(request, *_CONDITIONS)
     dataset = await run_blocking(find)
     with tempfile.TemporaryFile(dir=context.root.scratch()) as archive:
         sha256 = await receive(request, archive)
-        unpacked = await run_blocking(lambda: unpack(context, dataset, archive, "the archive"), "look")
+        unpacked = await run_blocking(lambda: unpack(context, dataset, archive, "the archive"), "unpack")
     return JSONResponse({"name": name, **unpacked}, headers={"Repr-Digest": digest_field(sha256)})
 
 
@@ -234,17 +229,6 @@ async def get_batch(request: Request) -> Response:
     with replaced_is_503():
         headers = {"Content-Length": str(num_bytes), **NO_SNIFF}
         return StreamingResponse(await started(chunks), headers=headers, media_type="application/x-tar")
-
-
-async def put_batch(request: Request) -> Response:
-    """PUT /datasets/{name}/files: store the files of a tar one by one."""
-    context, _, find = _target(request)
-    require_file_body(request)
-    _refuse_headers(request, *_CONDITIONS, "Content-Digest", "Repr-Digest")
-    dataset = await run_blocking(find)
-    with tempfile.TemporaryFile(dir=context.root.scratch()) as tar:
-        await receive(request, tar, max_bytes=MAX_BATCH_BYTES)
-        return JSONResponse(await run_blocking(lambda: store_batch(context, dataset, tar), "write"))
 
 
 # Files

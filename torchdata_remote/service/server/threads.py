@@ -18,7 +18,8 @@ _NUM_THREADS = {
     "write": 64,  # until bytes and names are on disk
     "list": 16,  # folders, which may have hundreds of thousands of files
     "join": 8,  # the parts of uploads, and digests that are not stored
-    "look": 4,  # into datasets; pictures, archives
+    "unpack": 8,  # archives
+    "look": 4,  # into datasets; pictures
     "remove": 4,  # datasets with all their files, and what killed services left
 }
 _limiters: RunVar[dict[str, anyio.CapacityLimiter]] = RunVar("limiters")

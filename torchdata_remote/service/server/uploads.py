@@ -104,16 +104,13 @@ async def _chunks(request: Request, max_bytes: int | None) -> AsyncIterator[byte
         waiting, chunk_bytes = [], 0
 
 
-async def receive(
-    request: Request, writer: Writer | BinaryIO, *, part_bytes: int | None = None, max_bytes: int | None = None
-) -> str:
+async def receive(request: Request, writer: Writer | BinaryIO, part_bytes: int | None = None) -> str:
     """Write a body while a thread hashes and writes what came before; return its hexadecimal SHA-256.
 
     Args:
         request: with the body.
         writer: of the file, which is not committed or closed here.
         part_bytes: that a part has to have; ``None`` for a whole file, whose Repr-Digest is compared.
-        max_bytes: of the body; ``None`` for the limit of a file.
 
     Raises:
         Problem: 413, 507 or 408 at the limits; 400, if a digest or ``part_bytes`` does not match.
@@ -129,7 +126,7 @@ async def receive(
 
     try:
         context.limits.require_space(context.root.free_bytes(), int(announced[:19]) if announced.isdecimal() else 0)
-        async for chunk in _chunks(request, max_bytes):
+        async for chunk in _chunks(request, None):
             num_bytes += len(chunk)
             if writing is not None:
                 await writing

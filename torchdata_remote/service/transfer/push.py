@@ -157,27 +157,25 @@ class _Uploads:
             return request()
 
     def _send_batch(self, group: list[LocalFile]) -> None:
-        """Send small files in one request. What it does not store is sent by itself, which reports the error."""
+        """Send small files in one request. If it fails, each is sent by itself, which reports the error."""
         tar: list[bytes] = []
-        changed: dict[str, tuple[LocalFile, str]] = {}  # by path in the dataset
+        changed: list[LocalFile] = []
         below = self.dataset.prefix.partition("/")[2]
         for file in group:
             data = b"".join(map(bytes, file.pieces(self.jobs.check)))
             sha256, path = hashlib.sha256(data).hexdigest(), below + file.path
             if not self._is_known(file, sha256):
-                changed[path] = file, sha256
+                changed.append(file)
                 tar += [pack_header(path, len(data), {SHA256_RECORD: sha256}), data, bytes(padding(len(data)))]
-        stored: dict[str, str] = {}
         if len(changed) > 1:
             body = b"".join([*tar, END_OF_ARCHIVE])
             del tar
-            with contextlib.suppress(RemoteDataError):  # what arrived is stored
-                stored = self.jobs.attempt(lambda: self.dataset.store.put_batch(self.dataset.name, body))
-        for path, (file, sha256) in changed.items():
-            if stored.get(path) == sha256:
-                self.counter.add(files=1, num_bytes=file.size)
-            else:
-                self._send_one(file, is_maybe_stored=len(changed) > 1)
+            with contextlib.suppress(RemoteDataError):
+                self.jobs.attempt(lambda: self.dataset.store.put_batch(self.dataset.name, body))
+                self.counter.add(files=len(changed), num_bytes=sum(file.size for file in changed))
+                return
+        for file in changed:
+            self._send_one(file, is_maybe_stored=len(changed) > 1)
 
     def _send_parts(self, file: LocalFile, sha256: str) -> None:
         """Send what the service lacks of a large file: the identifier of the upload depends on the file only."""

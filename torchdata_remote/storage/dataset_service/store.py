@@ -17,7 +17,7 @@ from ..http import answer_of, parse_content_length, range_header, stream_body
 from ..obstore_reader import ODD_KEY, ObstoreReader, http_store
 from ..protocol import Answer, Entry, EntryTable, Page, for_if_match, normalized_etag
 from .client import Body, ServiceClient, from_obstore_at_service
-from .protocol import DATASET_NAME, MAX_BATCH_FILES, digest_field
+from .protocol import DATASET_NAME, digest_field
 from .upload import DatasetsWriter
 
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
@@ -321,17 +321,14 @@ class DatasetsStore(ServiceClient):
                 yield chunk
             response.release_conn()
 
-    def put_batch(self, name: str, tar: bytes) -> dict[str, str]:
-        """Store the files of a tar, each with its SHA-256 as a pax record; return that of those that are stored.
+    def put_batch(self, name: str, tar: bytes) -> None:
+        """Store the files of a tar, each with its SHA-256 as a pax record: all of them, or none.
 
         Args:
             name: of the dataset, which must exist.
             tar: all of it.
         """
-        target, headers = self.target(name, "files"), {"Content-Type": "application/x-tar"}
-        response = self.json("PUT", target, name, headers=headers, body=tar, num_entries=MAX_BATCH_FILES)
-        with self.expecting("files", name):
-            return {str(one["path"]): str(one["sha256"]) for one in response["files"]}
+        self.json("PUT", self.target(name, unpack=1), name, headers={"Content-Type": "application/x-tar"}, body=tar)
 
 
 # Fields of responses. Each function raises an error for what no service sends
