@@ -290,7 +290,7 @@ def test_a_host_that_wants_the_token_of_another_one_is_an_error_that_says_what_t
         return Response(401, b'{"error": "A token is required."}', CLOSE)
 
     with scripted(respond) as server, everywhere(int(server.url.rpartition(":")[2]), monkeypatch):
-        with pytest.raises(AccessDeniedError, match="set TORCHDATA_REMOTE_TOKEN_HOSTS=storage:8080"):
+        with pytest.raises(AccessDeniedError, match="if you set TORCHDATA_REMOTE_TOKEN_HOSTS=storage:8080"):
             listed("datasets://storage:8080/d/", retry=ONCE)
         monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN_HOSTS", "storage:8080")
         with pytest.raises(AccessDeniedError, match="Pass its token by storage_options"):

@@ -9,7 +9,6 @@ import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -555,18 +554,6 @@ def test_a_folder_with_another_dataset_is_refused_and_another_name_of_the_host_i
         pull("/a/folder", tmp_path / "t")
     with pytest.raises(ValueError, match="max_in_flight"):
         pull(pets, tmp_path / "t", max_in_flight=0)
-
-
-def test_a_disk_without_enough_space_is_named_before_anything_is_fetched(
-    pets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    total = sum(map(len, TREE.values()))
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=total - 1, f_frsize=1))
-    with pytest.raises(StorageError, match=f"{total:,} bytes are needed and {total - 1:,} are free"):
-        pull(pets, tmp_path / "t")
-    assert read_tree(tmp_path / "t") == {}
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=total, f_frsize=1))
-    assert counts(pull(pets, tmp_path / "t")) == (4, 0, 0, 0)
 
 
 def test_a_disk_that_fills_up_is_an_error_and_the_pull_may_go_on(pets: str, tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ def test_a_tree_survives_transfers_in_parts_of_any_size(
     url = f"datasets://{served}/{folder.name}"
     write_tree(folder / "s", tree)
     sizes = {
-        "push": {"_REQUEST_BYTES": part_bytes},
         "pull": {"_RESUMED_BYTES": part_bytes},
         "jobs": {"_BATCH_BYTES": batch, "MAX_BATCH_FILE_BYTES": batch},
     }
@@ -56,6 +55,8 @@ def test_a_tree_survives_transfers_in_parts_of_any_size(
             for name, value in values.items():
                 where = sys.modules[f"torchdata_remote.service.transfer.{module}"]
                 patched.enter_context(mock.patch.object(where, name, value))
+        upload = sys.modules["torchdata_remote.storage.dataset_service.upload"]
+        patched.enter_context(mock.patch.object(upload, "REQUEST_BYTES", part_bytes))
         for copy in copies:
             assert counts(copy()) == (len(tree), 0, 0, 0)  # type: ignore[arg-type]
     assert read_tree(folder / "t") == tree

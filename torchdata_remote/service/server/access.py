@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import math
 import time
 from functools import cache
@@ -16,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ...storage.dataset_service.token import is_loopback
 from .context import Context, Root
 from .folder import FolderRoot
 from .problems import CLOSE, Problem, error_response
@@ -218,14 +218,6 @@ def _host_name(header: str) -> str:
     host, colon, port = header.rpartition(":")
     host = (host if colon and port.isdigit() else header).lower()
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host always means this machine. A name that resolves to it does not count: anyone can register one."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _has_token(header: bytes | None, token: bytes) -> bool:

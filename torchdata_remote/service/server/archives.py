@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import BinaryIO
@@ -21,8 +21,8 @@ from .requests import require_path
 from .root import CHUNK_BYTES, STREAM_BYTES, File
 
 _ZIP = (b"PK\3\4", b"PK\5\6")
-_NUM_WRITERS = 8  # each waits for the disk once per file
-_SMALL_BYTES, _MAX_FILES = 4 << 20, 10_000_000
+_NUM_WRITERS = 4
+_SMALL_BYTES, _GROUP_FILES, _MAX_FILES = 4 << 20, 500, 10_000_000
 Data = bytes | memoryview
 
 
@@ -116,15 +116,7 @@ def unpack(context: Context, dataset: Dataset, archive: BinaryIO, name: str) -> 
         while above := above.rpartition("/")[0]:
             if above in paths:
                 raise Problem(400, f"The archive contains a file {above!r:.200}, and {path!r:.200} below it.")
-    try:
-        with _Writers() as writers:
-            for path, size, pieces, _ in _members(context, archive, name, []):
-                if size > _SMALL_BYTES:
-                    _write(dataset, path, pieces)
-                else:
-                    writers.submit(partial(_write, dataset, path, [b"".join(pieces)]))
-    finally:
-        dataset.sync(paths)
+    _store(dataset, _members(context, archive, name, []))
     num_skipped = sum(kind in ("link", "device") for kind in skipped)
     return {"num_files": len(paths), "num_bytes": num_bytes, "num_skipped": num_skipped}
 
@@ -168,35 +160,28 @@ def _all_members(context: Context, archive: BinaryIO, name: str, skipped: list[s
             yield path, num_bytes, walk.pieces(num_bytes, f"member {path!r:.200}"), walk.records.get(SHA256_RECORD)
 
 
-def _write(dataset: Dataset, path: str, pieces: Iterable[Data]) -> None:
-    """Write a file, which becomes visible when it is complete; its name is not yet on disk."""
-    writer, digest = dataset.writer(path, {}), hashlib.sha256()
-    try:
-        for piece in pieces:
-            digest.update(piece)
-            writer.write(piece)
-        writer.commit(digest.hexdigest(), sync=False)
-    finally:
-        writer.abort()
-
-
-class _Writers:
-    """Threads that write small files. The first error ends the block."""
-
-    def __init__(self) -> None:
-        self._pool, self._running = ThreadPoolExecutor(_NUM_WRITERS, "files"), deque[Future[None]]()
-
-    def submit(self, work: Callable[[], None]) -> None:
-        if len(self._running) >= 4 * _NUM_WRITERS:
-            self._running.popleft().result()
-        self._running.append(self._pool.submit(work))
-
-    def __enter__(self) -> _Writers:
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        try:
-            while kind is None and self._running:
-                self._running.popleft().result()
-        finally:
-            self._pool.shutdown(cancel_futures=True)
+def _store(dataset: Dataset, members: Iterable[_Member]) -> None:
+    """Store files: small ones together, in threads, since each group waits for the disk or the bucket."""
+    group, num_bytes, running = list[tuple[str, bytes]](), 0, deque[Future[None]]()
+    with ThreadPoolExecutor(_NUM_WRITERS, "files") as pool:
+        for path, size, pieces, _ in members:
+            if size > _SMALL_BYTES:
+                writer, digest = dataset.writer(path, {}), hashlib.sha256()
+                try:
+                    for piece in pieces:
+                        digest.update(piece)
+                        writer.write(piece)
+                    writer.commit(digest.hexdigest())
+                finally:
+                    writer.abort()
+                continue
+            group.append((path, b"".join(pieces)))
+            num_bytes += size
+            if num_bytes > _SMALL_BYTES or len(group) == _GROUP_FILES:
+                running.append(pool.submit(dataset.store, group))
+                group, num_bytes = [], 0
+            if len(running) > _NUM_WRITERS:
+                running.popleft().result()
+        dataset.store(group)
+        for one in running:
+            one.result()

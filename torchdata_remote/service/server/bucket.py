@@ -55,7 +55,7 @@ class BucketRoot:
         self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
         self.work = f"{prefix}{WORK_FOLDER}"
         self._markers = f"{self.work}datasets/"
-        self._threads = ThreadPoolExecutor(_MAX_REQUESTS, "markers")
+        self.threads = ThreadPoolExecutor(_MAX_REQUESTS, "bucket")
 
     def names(self) -> list[str]:
         skip = len(self._markers)
@@ -73,7 +73,7 @@ class BucketRoot:
 
     def open(self, name: str, path: str) -> OpenObject:
         """Open a file. Marker and file are asked for at once."""
-        dataset = self._threads.submit(self.dataset, name)
+        dataset = self.threads.submit(self.dataset, name)
         try:
             found = BucketDataset(self, require_dataset_name(name), None).find(path)
         finally:
@@ -221,7 +221,21 @@ class BucketDataset:
             require_match(conditions, found.etag)
             self.root.objects.delete([self.folder + path, self._digest_path(path)])
 
-    def sync(self, paths: Iterable[str]) -> None:
+    def store(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Store small files, each as a whole."""
+        files = list(files)
+
+        def put(file: tuple[str, bytes]) -> None:
+            writer = self.writer(file[0], {})
+            writer.write(file[1])
+            writer.commit(hashlib.sha256(file[1]).hexdigest(), settle=False)
+
+        try:
+            list(self.root.threads.map(put, files))
+        finally:
+            self.settle(path for path, _ in files)
+
+    def settle(self, paths: Iterable[str]) -> None:
         """Take files back that were written while the dataset was removed. Raises ``Problem`` 404 then."""
         written = [(path, self.unsettled.pop(path)) for path in paths if path in self.unsettled]
         try:
@@ -341,7 +355,7 @@ class Upload:
         what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
         raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
 
-    def commit(self, sha256: str, *, sync: bool = True) -> File:
+    def commit(self, sha256: str, *, settle: bool = True) -> File:
         dataset, path = self._dataset, self._path
         dataset.require_alive(max_age_s=1.0)
         dataset.unsettled[path] = self._id
@@ -356,10 +370,10 @@ class Upload:
             found = _file(path, large)
         else:
             found = self._put(data, sha256)
-            now = dataset.find(path) if sync else None
+            now = dataset.find(path) if settle else None
             found = now if now is not None and now.etag == found.etag else found
-        if sync:
-            dataset.sync([path])
+        if settle:
+            dataset.settle([path])
         if found.sha256 is None:
             dataset.keep_sha256(found, sha256)
         return found._replace(sha256=sha256)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import glob
+import hashlib
 import math
 import os
 import re
@@ -23,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import BinaryIO
 
-from ...core.early_writeback import EarlyWriteback
+from ...core.early_writeback import EarlyWriteback, SharedSync
 from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
 from ...core.urls import join_url
@@ -31,7 +33,7 @@ from ...errors import ObjectChangedError, ServiceError, UrlError
 from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, translate_errors, version_of
 from .problems import Problem, Stopping
 from .requests import is_dataset_name, require_dataset_name, require_match
-from .root import CHUNK_BYTES, WORK_FOLDER, File, Files, no_dataset, no_file, removed
+from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
 
 try:
     import fcntl
@@ -69,7 +71,7 @@ class FolderRoot:
         except OSError as error:
             raise UrlError(f"{url.rstrip('/')} cannot keep datasets: {error}.", url=url) from error
         self.store, self.locks, self.lives = LocalStore(), NamedLocks(), Counter[str]()
-        self._began_s, self._lock = math.inf, f"{self.folder}{WORK_FOLDER}serving.lock"
+        self._began_s, self._lock, self.sync = math.inf, f"{self.folder}{WORK_FOLDER}serving.lock", SharedSync()
 
     def names(self) -> list[str]:
         """Return the names of all datasets, sorted. A link to a folder is a choice of the root's owner."""
@@ -237,17 +239,39 @@ class FolderDataset:
             Problem: 412, if a condition does not hold; 409, if a folder has its path, or a file the path of one of its
                 folders; 404, if the dataset was removed.
         """
-        found = self.find(path)
-        require_match(conditions, found and found.etag)
         self.require_writable(path)
+        self.require_match(path, conditions)
         with translate_errors(f"file://{self.folder}{path}", transient=False):
             return LocalFile(self, path, self._temporary(path), conditions)
 
-    def sync(self, paths: Iterable[str]) -> None:
-        """Wait until the names of files that were committed without ``sync`` are on disk."""
-        for above in {(self.folder + path).rpartition("/")[0] for path in paths}:
-            with contextlib.suppress(FileNotFoundError):  # removed since, with its files
-                _sync(above)
+    def store(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Store small files, each as a whole: all are on disk, by one sync, before one is visible."""
+        writers = list[LocalFile]()
+        try:
+            for path, data in files:
+                writers.append(self.writer(path, {}))
+                writers[-1].write(data)
+                writers[-1].complete(hashlib.sha256(data).hexdigest(), sync=False)
+            folder = os.open(self.root.folder, os.O_RDONLY)
+            try:
+                if not self.root.sync.wait(folder):
+                    raise OSError(errno.EIO, "the disk cannot be synchronized")
+            finally:
+                os.close(folder)
+            for writer in writers:
+                writer.publish()
+            for above in {os.path.dirname(writer.full) for writer in writers}:
+                with contextlib.suppress(FileNotFoundError):  # removed since, with its files
+                    _sync(above)
+        finally:
+            for writer in writers:
+                writer.abort()
+
+    def require_match(self, path: str, conditions: Mapping[str, str]) -> None:
+        """Require that the conditions of a request hold. Raises ``Problem`` 412."""
+        if "if-match" in conditions or "if-none-match" in conditions:
+            found = self.find(path)
+            require_match(conditions, found and found.etag)
 
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
         """Remove a file. Raises ``Problem`` 404 or 412."""
@@ -344,7 +368,7 @@ class FolderDataset:
                     above += folder + "/"
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(above)
-                file = open(above + name, "xb", buffering=CHUNK_BYTES)  # noqa: SIM115  # closed by the writer
+                file = open(above + name, "xb")  # noqa: SIM115  # closed by the writer
                 if self.root.lives[self.name] == self._life:
                     return file
                 file.close()
@@ -401,12 +425,14 @@ def chunks_of(descriptor: int, start: int, end: int, chunk_bytes: int) -> Iterat
 class LocalFile:
     """A file that is being written, under a temporary name: it is invisible before ``commit``."""
 
+    _is_published = False
+
     def __init__(self, dataset: FolderDataset, path: str, file: BinaryIO, conditions: Mapping[str, str]) -> None:
         self._dataset, self._path, self._file, self._conditions = dataset, path, file, conditions
-        self._full, self._writeback = dataset.folder + path, EarlyWriteback(file.fileno())
+        self.full, self._writeback, self._done = dataset.folder + path, EarlyWriteback(file.fileno()), File(path, 0, "")
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return translate_errors(f"file://{self._full}", transient=False)
+        return translate_errors(f"file://{self.full}", transient=False)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
@@ -414,47 +440,55 @@ class LocalFile:
             self._file.write(data)
         self._writeback.wrote(len(data))
 
-    def commit(self, sha256: str, *, sync: bool = True) -> File:
+    def commit(self, sha256: str) -> File:
         """Make the whole file visible at once, with its digest, if the conditions still hold.
-
-        Without ``sync`` its name is on disk after :meth:`FolderDataset.sync` only.
 
         Raises:
             Problem: 412, if a condition does not hold; 404, if the dataset was removed.
         """
-        dataset, path = self._dataset, self._path
-        is_part = path.startswith(_UPLOADS)  # which is sent again after a crash
+        is_part = self._path.startswith(_UPLOADS)  # which is sent again after a crash
         try:
-            with self._errors():
-                self._file.flush()
-                file = _file(path, os.fstat(self._file.fileno()))._replace(sha256=sha256)
-                dataset.keep_sha256(file, sha256, self._file.fileno())
+            self.complete(sha256, sync=not is_part)
+            file = self.publish()
+            with contextlib.suppress(FileNotFoundError):  # removed since
                 if not is_part:
-                    os.fsync(self._file.fileno())
-                self._file.close()
-            with dataset.root.locks.held(self._full):
-                found = dataset.find(path)
-                require_match(self._conditions, found and found.etag)
-                try:
-                    os.replace(self._file.name, self._full)
-                except FileNotFoundError:
-                    raise removed() from None
-                except (IsADirectoryError, NotADirectoryError):
-                    raise Problem(409, f"{path!r} is a folder. Choose another name.") from None
-        except BaseException:
+                    _sync(os.path.dirname(self.full))
+        finally:
             self.abort()
-            raise
-        if sync and not is_part:
-            dataset.sync([path])
         return file
+
+    def complete(self, sha256: str, *, sync: bool) -> None:
+        """Close the temporary file when all was written, with its digest; with ``sync`` it is on disk."""
+        with self._errors():
+            self._file.flush()
+            self._done = _file(self._path, os.fstat(self._file.fileno()))._replace(sha256=sha256)
+            self._dataset.keep_sha256(self._done, sha256, self._file.fileno())
+            if sync:
+                os.fsync(self._file.fileno())
+            self._file.close()
+
+    def publish(self) -> File:
+        """Give a complete file its name. Raises as :meth:`commit`."""
+        with self._dataset.root.locks.held(self.full):
+            self._dataset.require_match(self._path, self._conditions)
+            try:
+                os.replace(self._file.name, self.full)
+            except FileNotFoundError:
+                raise removed() from None
+            except (IsADirectoryError, NotADirectoryError):
+                raise Problem(409, f"{self._path!r} is a folder. Choose another name.") from None
+        self._is_published = True
+        return self._done
 
     def abort(self) -> None:
         """Discard it. May be called after a ``commit``, also one that failed."""
+        if self._is_published:
+            return
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file.name)
-            self._dataset.remove_empty_above(self._full)
+            self._dataset.remove_empty_above(self.full)
 
 
 # Opening and reading what the kernel has in memory, in the event loop (Linux 5.12). All else is left to a thread

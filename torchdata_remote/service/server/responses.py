@@ -111,9 +111,6 @@ class FileResponse(Response):
             await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)
 
     async def _digest(self, dataset: Dataset, file: File) -> str:
-        known = await run_blocking(lambda: dataset.about(file).sha256)
-        if known is not None:
-            return known
         async with self._context.locks.held_in_loop(("digest", self._name, self._path)):  # the first one stores it
             return await run_blocking(lambda: sha256_of_file(dataset, file, self._context.stopping), "join")
 

@@ -22,7 +22,8 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 
 from ...errors import ServiceError
-from .access import AccessMiddleware, is_loopback
+from ...storage.dataset_service.token import is_loopback
+from .access import AccessMiddleware
 from .app import lifespan, make_app
 from .limits import ServiceLimits
 from .responses import own_descriptors

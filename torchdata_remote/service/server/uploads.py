@@ -64,29 +64,21 @@ async def json_body(request: Request, max_bytes: int) -> object:
     return value
 
 
-async def _chunks(request: Request, max_bytes: int | None) -> AsyncIterator[bytes]:
-    """Yield a body in chunks of about a MiB.
-
-    Args:
-        request: with the body.
-        max_bytes: of it; ``None`` for the limit of a file.
+async def _chunks(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    """Yield a body of at most ``max_bytes`` in chunks of about a MiB.
 
     Raises:
         Problem: 413, if it is too large; 408, if no byte arrives for ``idle_timeout_s``.
         ClientDisconnect: if the connection breaks.
     """
-    limits, num_bytes, waiting = Context.of(request).limits, 0, list[bytes]()
-    announced, idle_s = request.headers.get("content-length", "0"), limits.idle_timeout_s
-
-    def require(num_bytes: int) -> None:
-        if max_bytes is None:
-            limits.require_file_bytes(num_bytes)
-        elif num_bytes > max_bytes:
-            raise Problem(413, f"The body has more than {max_bytes:,} bytes.", CLOSE)
-
-    require(int(announced[:19]) if announced.isdecimal() else 0)
-    stream, is_end, chunk_bytes = request.stream().__aiter__(), False, 0
-    while not is_end:
+    idle_s, stream, is_end = Context.of(request).limits.idle_timeout_s, request.stream().__aiter__(), False
+    received = 0
+    while True:
+        if max(received, _announced(request)) > max_bytes:
+            raise Problem(413, f"The body may have {max_bytes:,} bytes at most.", CLOSE)
+        if is_end:
+            return
+        waiting, chunk_bytes = list[bytes](), 0
         try:
             with anyio.fail_after(idle_s) as scope:
                 while not is_end and chunk_bytes < CHUNK_BYTES:
@@ -97,11 +89,14 @@ async def _chunks(request: Request, max_bytes: int | None) -> AsyncIterator[byte
                     scope.deadline = anyio.current_time() + idle_s
         except TimeoutError:
             raise Problem(408, f"No byte of the body for {idle_s:g} s.", CLOSE) from None
-        num_bytes += chunk_bytes
-        require(num_bytes)
+        received += chunk_bytes
         if chunk_bytes:
             yield b"".join(waiting)
-        waiting, chunk_bytes = [], 0
+
+
+def _announced(request: Request) -> int:
+    """Return the Content-Length, which the HTTP server has validated; 0 without one."""
+    return int(request.headers.get("content-length", "0")[:19])
 
 
 async def receive(request: Request, writer: Writer | BinaryIO, part_bytes: int | None = None) -> str:
@@ -116,7 +111,6 @@ async def receive(request: Request, writer: Writer | BinaryIO, part_bytes: int |
         Problem: 413, 507 or 408 at the limits; 400, if a digest or ``part_bytes`` does not match.
     """
     context, digest, num_bytes = Context.of(request), hashlib.sha256(), 0
-    announced = request.headers.get("content-length", "0")
     writing: asyncio.Future[None] | None = None
 
     def write(data: bytes) -> None:
@@ -125,8 +119,8 @@ async def receive(request: Request, writer: Writer | BinaryIO, part_bytes: int |
         writer.write(data)
 
     try:
-        context.limits.require_space(context.root.free_bytes(), int(announced[:19]) if announced.isdecimal() else 0)
-        async for chunk in _chunks(request, None):
+        context.limits.require_space(context.root.free_bytes(), _announced(request))
+        async for chunk in _chunks(request, context.limits.max_file_bytes):
             num_bytes += len(chunk)
             if writing is not None:
                 await writing

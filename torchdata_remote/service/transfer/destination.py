@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import json
 import logging
 import os
 import re
 import stat
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...core.early_writeback import SharedSync
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from ...storage import PARTIAL_SUFFIX, is_internal_name
 from .jobs import digest_of, os_errors
@@ -74,7 +72,7 @@ class Destination:
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(os.path.expanduser(folder))
-        self._tickets, self._synced, self._syncing = itertools.count(1), 0, threading.RLock()
+        self._sync = SharedSync()
         if os.name != "posix":
             what = "pull needs POSIX, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
@@ -159,20 +157,6 @@ class Destination:
             finally:
                 os.close(descriptor)
 
-    def sync(self) -> bool:
-        """Wait until all that was written to this file system is on disk; return whether the system can do that.
-
-        Threads that wait for the same moment share one call.
-        """
-        sync, ticket = _system_sync(), next(self._tickets)
-        with self._syncing:
-            if sync is not None and self._synced < ticket:
-                covered = next(self._tickets)  # all tickets before it are of what has been written by now
-                if int(sync(self._root)) != 0:
-                    return False
-                self._synced = covered
-        return sync is not None
-
     def publish(self, files: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Rename complete files, each by its incomplete one in the same folder; yields the paths."""
         for folder, group in itertools.groupby(files, lambda file: file[1].rpartition("/")[:2]):
@@ -209,7 +193,7 @@ class Destination:
     def settle(self, paths: Iterable[str]) -> None:
         """Wait until files are on disk: all at once, since a sync of each takes ten times as long."""
         paths = list(paths)
-        if paths and not self.sync():
+        if paths and not self._sync.wait(self._root):
             for path in paths:
                 with self.opened(path) as descriptor:
                     os.fsync(descriptor)
@@ -245,12 +229,6 @@ class Destination:
                         status = entry.stat(follow_symlinks=False)
                         found.files[path] = status.st_size, status.st_mtime_ns
         return found
-
-    def free_bytes(self) -> int:
-        """Return the bytes that this process may write there."""
-        with os_errors(self.folder):
-            status = os.statvfs(self.folder)
-            return status.f_bavail * status.f_frsize
 
     def load_state(self, dataset: str) -> dict[str, Pulled]:
         """Read which files earlier pulls wrote; none if there is no state, or an invalid one.
@@ -292,14 +270,6 @@ class Destination:
         except StorageError:
             self.remove(partial)
             raise
-
-
-@cache
-def _system_sync() -> Any:
-    try:
-        return ctypes.CDLL(None).syncfs
-    except (OSError, AttributeError):  # not Linux
-        return None
 
 
 def write_all(descriptor: int, data: memoryview) -> None:

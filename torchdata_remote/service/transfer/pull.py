@@ -164,11 +164,6 @@ class _FolderUpdate:
         for path in self._snapshot.partial.keys() - partial_files:
             destination.remove(path)
         self._require_free_paths(removed=self._remove(sorted(obsolete)))
-        existing = sum(self._snapshot.partial.get(path, 0) for path in partial_files)
-        missing = sum(file.size for file in self._fetched.values()) - existing
-        if missing > (free := destination.free_bytes()):
-            what = f"{missing:,} bytes are needed and {free:,} are free. Nothing was fetched: free some space"
-            raise StorageError(f"{destination.folder}: {what} and pull again.", url=destination.folder)
         self._now |= {path: Pulled(file.size, None, file.sha256) for path, file in self._fetched.items()}
         if self._now != self._before:
             destination.save_state(self._dataset.prefix, self._now)

@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
-from ...core.options import MIB, RetryPolicy, policy_of
-from ...errors import RemoteDataError, StorageError
+from ...core.options import RetryPolicy, policy_of
+from ...errors import RemoteDataError
 from ...fetch.listing.source_argument import url_of
 from ...formats.tar import END_OF_ARCHIVE, pack_header, padding
 from ...storage import is_internal_name
-from ...storage.dataset_service.protocol import DAMAGED, SHA256_RECORD
-from .jobs import Dataset, Jobs, digest_of, folders_of, grouped, local_folder
+from ...storage.dataset_service.protocol import SHA256_RECORD
+from ...storage.dataset_service.upload import send_file
+from .jobs import Dataset, Jobs, folders_of, grouped, local_folder
 from .progress import OnProgress, TransferCounter, Transferred
 from .source import LocalFile, files_of
 
 T = TypeVar("T")
-_REQUEST_BYTES = 64 * MIB  # a larger file is sent by several requests, so that it can be resumed
 
 
 @explained
@@ -139,22 +139,17 @@ class _Uploads:
         sha256, store, path = file.sha256(self.jobs.check), self.dataset.store, self.dataset.prefix + file.path
         if self._is_known(file, sha256):
             return
-        if file.size > _REQUEST_BYTES:
-            self._send_parts(file, sha256)
-        elif not (is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256):
-            pieces = partial(file.pieces, self.jobs.check)
-            self._put(lambda: store.put(path, pieces(), file.size, sha256=sha256), file, file.size)
-        self.counter.add(files=1, num_bytes=file.size if file.size <= _REQUEST_BYTES else 0)
+        if is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256:
+            self.counter.add(num_bytes=file.size)
+        else:
+            url, pieces = self.dataset.url_of(file.path), partial(file.pieces, self.jobs.check)
 
-    def _put(self, operation: Callable[[], T], file: LocalFile, num_bytes: int) -> T:
-        """Send bytes; send them once more if they were damaged on the way."""
-        request = partial(self.jobs.request, operation, self.dataset.url_of(file.path), num_bytes)
-        try:
-            return request()
-        except StorageError as error:
-            if DAMAGED not in str(error):
-                raise
-            return request()
+            def request(call: Callable[[], T], num_bytes: int) -> T:
+                return self.jobs.request(call, url, num_bytes)
+
+            send_file(store, path, file.size, sha256, pieces, request, count=self.counter.add)
+            file.require_unchanged()
+        self.counter.add(files=1)
 
     def _send_batch(self, group: list[LocalFile]) -> None:
         """Send small files in one request. If it fails, each is sent by itself, which reports the error."""
@@ -176,31 +171,3 @@ class _Uploads:
                 return
         for file in changed:
             self._send_one(file, is_maybe_stored=len(changed) > 1)
-
-    def _send_parts(self, file: LocalFile, sha256: str) -> None:
-        """Send what the service lacks of a large file: the identifier of the upload depends on the file only."""
-        store, path, request = self.dataset.store, self.dataset.prefix + file.path, self.jobs.request
-        url = self.dataset.url_of(file.path)
-        upload = digest_of(path, sha256, f"{file.size} {_REQUEST_BYTES}")
-        starts = range(0, file.size, _REQUEST_BYTES)
-        there = request(lambda: store.received(path, upload), url)
-        # A repeated part makes the service check whether all parts are there
-        missing = [start for start in starts if not any(first <= start < after for first, after in there)] or [0]
-        is_complete = False
-        self.counter.add(existing_bytes=file.size - sum(min(_REQUEST_BYTES, file.size - start) for start in missing))
-        for start in missing:
-            num_bytes = min(_REQUEST_BYTES, file.size - start)
-
-            def put(start: int = start, num_bytes: int = num_bytes) -> str | None:
-                pieces = file.pieces(self.jobs.check, start, start + num_bytes)
-                return store.put(path, pieces, num_bytes, sha256=sha256, part=(upload, start, file.size))
-
-            is_complete = is_complete or self._put(put, file, num_bytes) is not None
-            self.counter.add(num_bytes=num_bytes)
-        # A response was lost, or another push sent the rest
-        if not is_complete and request(lambda: store.sha256_of(path)) != sha256:
-            what = "all parts were sent, and the file was not created. Is another push of it running?"
-            raise StorageError(f"{url}: {what}", url=url)
-        if not is_complete:
-            request(lambda: store.abort_upload(path, upload))  # which a repeated part may have begun again
-        file.require_unchanged()

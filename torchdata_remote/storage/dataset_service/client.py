@@ -28,7 +28,7 @@ from .token import TOKEN_VARIABLE, token_advice, token_for
 
 Body = bytes | bytearray | Iterable[memoryview]
 _SUCCESS = (200, 201, 202, 204, 206)
-_WRITE_TIMEOUT_S = 120.0  # the service responds after the bytes are on its disk
+_WRITE_TIMEOUT_S = 600.0  # the service joins parts, compares digests, and waits for its disk before it responds
 _MAX_ERROR_BYTES, _MAX_MESSAGE = 8192, 500
 _SMALL_BYTES = 64 << 10  # of JSON about one file or dataset
 _ENTRY_BYTES = 2 * MAX_PATH_BYTES + 1024  # of each entry of a page, its path escaped
@@ -112,7 +112,6 @@ class ServiceClient:
         *,
         headers: Mapping[str, str] | None = None,
         body: Body | dict[str, Any] | None = None,
-        timeout_s: float = _WRITE_TIMEOUT_S,
     ) -> Any:
         """Send one request, and return the response, whose body is not yet read.
 
@@ -124,7 +123,6 @@ class ServiceClient:
             path: of the file, for errors.
             headers: in addition to those of every request.
             body: of the request; one in pieces needs Content-Length among the headers, a dict is sent as JSON.
-            timeout_s: seconds without a byte of the response after which a request that does not only read fails.
 
         Raises:
             StorageError: for every response that is not a success.
@@ -136,7 +134,7 @@ class ServiceClient:
             *_, (_, response, _) = self._http.follow(self.origin + target, url, headers or {}, own, method=method)
         else:
             sent = {**IDENTITY, **own, **(headers or {})}
-            timeout = Timeout(CONNECT_TIMEOUT_S, max(self.read_timeout_s, timeout_s))
+            timeout = Timeout(CONNECT_TIMEOUT_S, max(self.read_timeout_s, _WRITE_TIMEOUT_S))
             with translate_errors(url):
                 response = self._pools.manager(self.origin).urlopen(
                     method, self.origin + target, body=body, headers=sent, timeout=timeout,

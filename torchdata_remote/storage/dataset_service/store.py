@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import email.utils
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ...core.options import StorageOptions
@@ -16,7 +16,7 @@ from ..errors import translate_errors
 from ..http import answer_of, parse_content_length, range_header, stream_body
 from ..obstore_reader import ODD_KEY, ObstoreReader, http_store
 from ..protocol import Answer, Entry, EntryTable, Page, for_if_match, normalized_etag
-from .client import Body, ServiceClient, from_obstore_at_service
+from .client import ServiceClient, from_obstore_at_service
 from .protocol import DATASET_NAME, digest_field
 from .upload import DatasetsWriter
 
@@ -24,7 +24,6 @@ __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
 
 MAX_PAGE = 2_000  # entries, so that JSON of any content takes little memory
 _MAX_BYTES = 2**63 - 1
-_COMPLETE_TIMEOUT_S = 600.0  # the service joins the parts and compares the digest before it answers
 
 
 class DatasetFile(NamedTuple):
@@ -226,39 +225,37 @@ class DatasetsStore(ServiceClient):
     def put(
         self,
         path: str,
-        data: Body,
+        data: Iterable[memoryview],
         num_bytes: int,
         *,
-        sha256: str | None = None,
+        sha256: str,
         overwrite: bool = True,
-        part: tuple[str, int, int | None] | None = None,
-    ) -> str | None:
+        part: tuple[str, int, int] | None = None,
+    ) -> bool:
         """Store a file, or a part of it: then it is visible once all parts are stored, in whatever order they arrive.
 
         Args:
             path: ``NAME/PATH``; the dataset must exist.
             data: of the file or part, or its pieces.
             num_bytes: of them.
-            sha256: of the whole file, in hex, which the service compares. Not for a part that cannot complete it.
+            sha256: of the whole file, in hex, which the service compares.
             overwrite: whether an existing file is replaced.
             part: identifier of the upload, which the caller chooses (8 to 64 letters, digits, ``_`` and ``-``); first
-                byte of the part; bytes of the file, if known. If the connection breaks, what arrived may be stored.
+                byte of the part; bytes of the file.
 
         Returns:
-            The etag; ``None`` if parts are missing.
+            Whether the file is complete.
 
         Raises:
             ObjectNotFoundError: if there is no such dataset.
             ObjectExistsError: if the file exists and ``overwrite`` is ``False``.
         """
-        headers, upload_id = {"Content-Length": str(num_bytes)}, None
-        if sha256 is not None:
-            headers["Repr-Digest"] = digest_field(sha256)
+        headers, upload_id = {"Content-Length": str(num_bytes), "Repr-Digest": digest_field(sha256)}, None
         if not overwrite:
             headers["If-None-Match"] = "*"
         if part is not None:
             upload_id, start, total = part
-            headers["Content-Range"] = f"bytes {start}-{start + num_bytes - 1}/{'*' if total is None else total}"
+            headers["Content-Range"] = f"bytes {start}-{start + num_bytes - 1}/{total}"
         own: list[RemoteDataError] = []
 
         def pieces(data: Any) -> Iterator[memoryview]:
@@ -268,18 +265,15 @@ class DatasetsStore(ServiceClient):
                 own.append(error)
                 raise
 
-        body = data if isinstance(data, bytes | bytearray) else pieces(data)
-        options: dict[str, Any] = {"num_entries": MAX_PAGE} if part else {}  # as it lists the parts
-        options |= {"timeout_s": _COMPLETE_TIMEOUT_S} if part and sha256 else {}
         try:
             target = self.file_target(path, upload=upload_id)
-            response = self.json("PUT", target, path, headers=headers, body=body, **options)
+            response = self.json("PUT", target, path, headers=headers, body=pieces(data), num_entries=MAX_PAGE)
         except RemoteDataError:
             if own:
                 raise own[0] from None
             raise
         with self.expecting("etag or upload", path):
-            return None if "upload" in response else _text(response["etag"])
+            return "upload" not in response and _text(response["etag"]) != ""
 
     def received(self, path: str, upload_id: str) -> list[tuple[int, int]]:
         """Byte ranges (first, last + 1) of an upload that the service has stored, sorted; none of an unknown upload."""

@@ -1,23 +1,93 @@
-"""Write to a dataset service: one PUT for a small file, several for a large one."""
+"""Write a file to a dataset service: one PUT for a small file, several for a large one, which can be resumed."""
 
 from __future__ import annotations
 
 import hashlib
-import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...core.options import RetryPolicy
+from ...core.retry import call_with_retries
 from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
-from ..multipart import MultipartWriter
+from .protocol import DAMAGED
 
 if TYPE_CHECKING:
     from .store import DatasetsStore
 
 T = TypeVar("T")
+REQUEST_BYTES = 64 << 20  # a larger file is sent by several requests
+_PIECE_BYTES = 1 << 20
 
 
-class DatasetsWriter(MultipartWriter[None]):
-    """A file that is being written. A missing dataset is created when the first bytes are sent.
+def send_file(
+    store: DatasetsStore,
+    path: str,
+    size: int,
+    sha256: str,
+    pieces: Callable[[int, int], Iterable[memoryview]],
+    request: Callable[..., Any],
+    *,
+    overwrite: bool = True,
+    count: Callable[..., object] = lambda **_: None,
+) -> None:
+    """Send what the service lacks of a file.
+
+    Args:
+        store: of the file.
+        path: ``NAME/PATH``.
+        size: in bytes.
+        sha256: in hex; the service compares it.
+        pieces: return bytes ``start`` to ``end``.
+        request: calls a function, and again after transient faults; takes the number of bytes that it sends.
+        overwrite: whether an existing file is replaced.
+        count: called with ``existing_bytes`` or ``num_bytes``.
+
+    Raises:
+        ObjectNotFoundError: if the dataset does not exist.
+        ObjectExistsError: if the file exists and ``overwrite`` is ``False``.
+        StorageError: if it was not stored.
+    """
+    starts, upload = range(0, max(1, size), REQUEST_BYTES), None
+    missing, is_complete = list(starts), False
+    if len(starts) > 1:  # the identifier depends on the file only
+        upload = hashlib.sha256(f"{path}\n{sha256}\n{size} {REQUEST_BYTES}".encode()).hexdigest()[:32]
+        there = request(partial(store.received, path, upload), 0)
+        # A repeated part makes the service check whether all parts are there
+        missing = [start for start in starts if not any(first <= start < end for first, end in there)] or [0]
+        count(existing_bytes=size - sum(min(REQUEST_BYTES, size - start) for start in missing))
+    for start in missing:
+        end, attempts = min(size, start + REQUEST_BYTES), list[None]()
+
+        def put(start: int = start, end: int = end, attempts: list[None] = attempts) -> bool:
+            attempts.append(None)
+            part = None if upload is None else (upload, start, size)
+            try:
+                return store.put(path, pieces(start, end), end - start, sha256=sha256, overwrite=overwrite, part=part)
+            except ObjectExistsError:  # maybe by an attempt whose response was lost
+                if len(attempts) == 1 or store.sha256_of(path) != sha256:
+                    raise
+                return True
+
+        try:
+            is_complete = request(put, end - start) or is_complete
+        except StorageError as error:
+            if DAMAGED not in str(error):
+                raise
+            is_complete = request(put, end - start) or is_complete
+        count(num_bytes=end - start)
+    if is_complete:
+        return
+    # A response was lost, or another program has sent the rest: a repeated part has begun the upload again
+    if request(partial(store.sha256_of, path), 0) != sha256:
+        what = "all parts were sent, and the file was not created. Does another program send it, too?"
+        raise StorageError(f"{store.url(path)}: {what}", url=store.url(path))
+    request(partial(store.abort_upload, path, upload or ""), 0)
+
+
+class DatasetsWriter:
+    """A file that is being written: to a temporary file, which is sent when it is complete.
 
     Args:
         store: of the file.
@@ -26,70 +96,33 @@ class DatasetsWriter(MultipartWriter[None]):
     """
 
     def __init__(self, store: DatasetsStore, path: str, *, overwrite: bool) -> None:
-        super().__init__(store.url(path))
         self._store, self._path, self._overwrite = store, path, overwrite
-        self._sha256 = hashlib.sha256()
+        self._file, self._sha256 = tempfile.TemporaryFile(), hashlib.sha256()  # noqa: SIM115  # closed by ``abort``
 
-    def _take_buffer(self) -> bytearray:
-        data = super()._take_buffer()
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
         self._sha256.update(data)
-        return data
 
-    def _put(self, data: bytearray) -> None:
-        self._make_visible(data, None)
+    def commit(self) -> None:
+        file, url = self._file, self._store.url(self._path)
 
-    def _start_upload(self) -> str:
-        return secrets.token_urlsafe(16)
+        def pieces(start: int, end: int) -> Iterable[memoryview]:
+            file.seek(start)
+            while start < end and (data := file.read(min(_PIECE_BYTES, end - start))):
+                start += len(data)
+                yield memoryview(data)
 
-    def _send_part(self, upload_id: str, number: int, start: int, data: bytearray) -> None:
-        def send() -> object:
-            return self._store.put(self._path, data, len(data), part=(upload_id, start, None))
+        def request(call: Callable[[], T], num_bytes: int) -> T:
+            return call_with_retries(call, RetryPolicy(), url=url, expected_s=num_bytes / _PIECE_BYTES)
 
-        self._repeat(lambda: self._in_dataset(send), len(data))
-
-    def _complete(self, upload_id: str) -> None:
-        start, data = self._sent_bytes, self._take_buffer()
-        self._wait_for_parts()
-        self._make_visible(data, (upload_id, start, self._sent_bytes))
-
-    def _discard(self, upload_id: str) -> None:
-        self._repeat(lambda: self._store.abort_upload(self._path, upload_id))
-
-    def _in_dataset(self, send: Callable[[], T]) -> T:
-        """Call ``send``; if the dataset does not exist, create it and call again."""
+        size, sha256 = file.tell(), self._sha256.hexdigest()
+        send = partial(send_file, self._store, self._path, size, sha256, pieces, request, overwrite=self._overwrite)
         try:
-            return send()
-        except ObjectNotFoundError:
+            send()
+        except ObjectNotFoundError:  # the dataset is missing
             self._store.create_dataset(self._path.partition("/")[0])
-            return send()
+            send()
+        self.abort()
 
-    def _make_visible(self, data: bytearray, part: tuple[str, int, int | None] | None) -> None:
-        """Send the request that makes the file visible, and retry it.
-
-        If the response to an earlier attempt was lost, the file may be visible already: a retry then succeeds, rather
-        than to start a new upload, or to report that the file exists.
-        """
-        sha256, is_first = self._sha256.hexdigest(), True
-
-        def is_visible() -> bool:
-            return self._store.sha256_of(self._path) == sha256
-
-        def send() -> str | None:
-            return self._store.put(self._path, data, len(data), sha256=sha256, overwrite=self._overwrite, part=part)
-
-        def attempt() -> None:
-            nonlocal is_first
-            was_first, is_first = is_first, False
-            if not was_first and is_visible():
-                return
-            try:
-                etag = self._in_dataset(send)
-            except (ObjectExistsError, ObjectNotFoundError):
-                if was_first or not is_visible():
-                    raise
-            else:
-                if etag is None:
-                    what = "the service has lost parts of the upload, or it was ended by another client"
-                    raise StorageError(f"{self._url}: {what}. Write the file again.", url=self._url)
-
-        self._repeat(attempt, len(data))
+    def abort(self) -> None:
+        self._file.close()
