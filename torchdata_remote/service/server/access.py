@@ -7,7 +7,7 @@ import binascii
 import hmac
 import math
 import time
-from functools import cache
+from functools import cache, lru_cache
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -31,6 +31,7 @@ _BODY_STALLED = 408
 _MAX_UNREAD_BYTES = 64 << 20  # of a body after an error: as much as clients send before they look for an answer
 _MAX_REFUSED_BYTES = 1 << 20  # likewise, whose sender may be anyone
 _UNREAD_S = 10.0
+_MAX_HOST = 300  # bytes of a Host header; a longer one is none of this machine
 _CLIENT_CLOSED_REQUEST = 499  # nginx' status for it
 
 
@@ -154,7 +155,7 @@ class AccessMiddleware:
         if path == "/dataset" or path.startswith("/dataset/"):
             path = "/datasets" + path[len("/dataset") :]
         scope["path"] = path
-        if self._token is None and not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
+        if self._token is None and not _is_here(headers.get(b"host", b"")[:_MAX_HOST]):
             raise Problem(
                 421, "A service without a token responds to localhost only. Start it with --token-file.", CLOSE
             )
@@ -213,11 +214,12 @@ def _free_bytes(root: Root) -> float:
         return math.nan
 
 
-def _host_name(header: str) -> str:
-    """Return the host without its port."""
-    host, colon, port = header.rpartition(":")
-    host = (host if colon and port.isdigit() else header).lower()
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+@lru_cache(1000)
+def _is_here(header: bytes) -> bool:
+    """Whether a Host header names this machine, with a port or without."""
+    host, colon, port = header.decode("latin-1").rpartition(":")
+    host = host if colon and port.isdigit() else header.decode("latin-1")
+    return is_loopback(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
 
 
 def _has_token(header: bytes | None, token: bytes) -> bool:

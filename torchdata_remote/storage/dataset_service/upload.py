@@ -57,26 +57,32 @@ def send_file(
         # A repeated part makes the service check whether all parts are there
         missing = [start for start in starts if not any(first <= start < end for first, end in there)] or [0]
         count(existing_bytes=size - sum(min(REQUEST_BYTES, size - start) for start in missing))
-    for start in missing:
-        end, attempts = min(size, start + REQUEST_BYTES), list[None]()
 
-        def put(start: int = start, end: int = end, attempts: list[None] = attempts) -> bool:
-            attempts.append(None)
+    def send(start: int) -> bool:
+        end, num_attempts = min(size, start + REQUEST_BYTES), 0
+
+        def put() -> bool:
+            nonlocal num_attempts
+            num_attempts += 1
             part = None if upload is None else (upload, start, size)
             try:
                 return store.put(path, pieces(start, end), end - start, sha256=sha256, overwrite=overwrite, part=part)
             except ObjectExistsError:  # maybe by an attempt whose response was lost
-                if len(attempts) == 1 or store.sha256_of(path) != sha256:
+                if num_attempts == 1 or store.sha256_of(path) != sha256:
                     raise
                 return True
 
         try:
-            is_complete = request(put, end - start) or is_complete
+            is_last = request(put, end - start)
         except StorageError as error:
             if DAMAGED not in str(error):
                 raise
-            is_complete = request(put, end - start) or is_complete
+            is_last = request(put, end - start)
         count(num_bytes=end - start)
+        return bool(is_last)
+
+    for start in missing:
+        is_complete = send(start) or is_complete
     if is_complete:
         return
     # A response was lost, or another program has sent the rest: a repeated part has begun the upload again
