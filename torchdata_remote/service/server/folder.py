@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import glob
 import hashlib
 import math
@@ -71,7 +70,8 @@ class FolderRoot:
         except OSError as error:
             raise UrlError(f"{url.rstrip('/')} cannot keep datasets: {error}.", url=url) from error
         self.store, self.locks, self.lives = LocalStore(), NamedLocks(), Counter[str]()
-        self._began_s, self._lock, self.sync = math.inf, f"{self.folder}{WORK_FOLDER}serving.lock", SharedSync()
+        self._began_s, self._lock = math.inf, f"{self.folder}{WORK_FOLDER}serving.lock"
+        self.syncs = dict[int, SharedSync]()  # of file systems
 
     def names(self) -> list[str]:
         """Return the names of all datasets, sorted. A link to a folder is a choice of the root's owner."""
@@ -252,20 +252,29 @@ class FolderDataset:
                 writers.append(self.writer(path, {}))
                 writers[-1].write(data)
                 writers[-1].complete(hashlib.sha256(data).hexdigest(), sync=False)
-            folder = os.open(self.root.folder, os.O_RDONLY)
-            try:
-                if not self.root.sync.wait(folder):
-                    raise OSError(errno.EIO, "the disk cannot be synchronized")
-            finally:
-                os.close(folder)
+            folders = {os.path.dirname(writer.full) for writer in writers}
+            # One sync for each file system: folders may be mounts of others
+            if not all(self._is_synced(*one) for one in {os.stat(one).st_dev: one for one in folders}.items()):
+                for writer in writers:
+                    _sync(writer.temporary)
             for writer in writers:
                 writer.publish()
-            for above in {os.path.dirname(writer.full) for writer in writers}:
+            for folder in folders:
                 with contextlib.suppress(FileNotFoundError):  # removed since, with its files
-                    _sync(above)
+                    _sync(folder)
+        except FileNotFoundError:
+            raise removed() from None
         finally:
             for writer in writers:
                 writer.abort()
+
+    def _is_synced(self, device: int, folder: str) -> bool:
+        """Wait for the disk of a folder; return whether the system can do that."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            return self.root.syncs.setdefault(device, SharedSync()).wait(descriptor)
+        finally:
+            os.close(descriptor)
 
     def require_match(self, path: str, conditions: Mapping[str, str]) -> None:
         """Require that the conditions of a request hold. Raises ``Problem`` 412."""
@@ -384,9 +393,9 @@ def _file(path: str, status: os.stat_result) -> File:
     return File(path, status.st_size, f'"{version_of(status)}"', status.st_mtime)
 
 
-def _sync(folder: str) -> None:
-    """Wait until the names in a folder are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: str) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -429,6 +438,7 @@ class LocalFile:
 
     def __init__(self, dataset: FolderDataset, path: str, file: BinaryIO, conditions: Mapping[str, str]) -> None:
         self._dataset, self._path, self._file, self._conditions = dataset, path, file, conditions
+        self.temporary = file.name
         self.full, self._writeback, self._done = dataset.folder + path, EarlyWriteback(file.fileno()), File(path, 0, "")
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
@@ -472,7 +482,7 @@ class LocalFile:
         with self._dataset.root.locks.held(self.full):
             self._dataset.require_match(self._path, self._conditions)
             try:
-                os.replace(self._file.name, self.full)
+                os.replace(self.temporary, self.full)
             except FileNotFoundError:
                 raise removed() from None
             except (IsADirectoryError, NotADirectoryError):
@@ -487,7 +497,7 @@ class LocalFile:
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file.name)
+            os.unlink(self.temporary)
             self._dataset.remove_empty_above(self.full)
 
 

@@ -73,8 +73,8 @@ class Destination:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(os.path.expanduser(folder))
         self._sync = SharedSync()
-        if os.name != "posix":
-            what = "pull needs POSIX, which Windows lacks. Read the dataset from the service instead (datasets://...)"
+        if not hasattr(os, "O_DIRECTORY"):
+            what = "pull needs POSIX file descriptors, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
         if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
             what = "a file" if os.path.exists(self.folder) else "a link to nothing"
