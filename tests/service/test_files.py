@@ -545,6 +545,13 @@ def test_pages_make_up_the_listing(anywhere: Dataset) -> None:
     assert [file["path"] for file in anywhere.page(after="a/c")["files"]] == [path for path in PATHS if path > "a/c"]
 
 
+def test_a_listing_goes_on_after_the_longest_names(anywhere: Dataset) -> None:
+    paths = [f"{first}/{'x' * 255}" for first in ("a", "b", "/".join(["y" * 191] * 4))]
+    anywhere.fill(dict.fromkeys(paths, b"1"))
+    assert anywhere.paths(limit=1) == sorted(paths)
+    assert anywhere.paths(prefix=paths[0], limit=1) == [paths[0]]
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -17,6 +17,7 @@ from ...storage import PARTIAL_SUFFIX, is_internal_name
 from ...storage.dataset_service.protocol import (
     DAMAGED,
     DATASET_NAME,
+    FORBIDDEN,
     MAX_PATH_BYTES,
     MAX_SEGMENT_BYTES,
     path_problem,
@@ -73,12 +74,27 @@ def require_path(path: str) -> str:
 
 
 def require_prefix(text: str) -> str:
-    """Return a text that a path can start with, or be compared with; it may be empty.
+    """Return a valid prefix of file paths, which may be empty.
 
     Raises:
         Problem: 400, if no path can start with it.
     """
-    require_path(f"{text}x")
+    *folders, last = require_text(text).split("/")
+    if len(last.encode("utf-8", "replace")) > MAX_SEGMENT_BYTES or FORBIDDEN.search(last):
+        raise Problem(400, f"{text!r:.200} is not the prefix of a path in a dataset.")
+    if folders:
+        require_path("/".join(folders))
+    return text
+
+
+def require_text(text: str) -> str:
+    """Return a text that paths can be compared with.
+
+    Raises:
+        Problem: 400, if it is too long or contains NUL.
+    """
+    if len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES or "\0" in text:
+        raise Problem(400, f"{text!r:.200} is longer than {MAX_PATH_BYTES} bytes, or contains NUL.")
     return text
 
 

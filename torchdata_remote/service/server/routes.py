@@ -27,6 +27,7 @@ from .requests import (
     require_dataset_name,
     require_path,
     require_prefix,
+    require_text,
     require_upload_id,
     sha256_of,
 )
@@ -165,7 +166,7 @@ async def list_files(request: Request) -> Response:
     recursive, digests = _flag(request, "recursive", "1"), _flag(request, "digests", "0")
     prefix, after, limit = query.get("prefix", ""), query.get("after", ""), query.get("limit", "1000")
     require_prefix(prefix)
-    require_prefix(after)
+    require_text(after)
     if re.fullmatch(r"[1-9]\d{0,4}", limit, re.ASCII) is None or int(limit) > MAX_PAGE:
         raise Problem(400, f"limit={limit!r:.100}: expected a number from 1 to {MAX_PAGE}.")
 

@@ -10,7 +10,7 @@ MAX_PATH_BYTES, MAX_SEGMENT_BYTES = 1024, 255  # of UTF-8: of a path, and of a n
 MAX_BATCH_FILES, MAX_BATCH_FILE_BYTES = 1_000, 1 << 20  # that are sent in one request; bytes of each at most
 SHA256_RECORD = "TORCHDATA_REMOTE.sha256"  # pax keyword: hexadecimal SHA-256 of a file in a tar
 DAMAGED = "Send them again"  # ends the message about received bytes that have another digest
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
+FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
 
 
 def path_problem(path: str) -> str | None:
@@ -31,7 +31,7 @@ def path_problem(path: str) -> str | None:
             return f"has a segment {segment!r}"
         if len(segment.encode()) > MAX_SEGMENT_BYTES:
             return f"has a segment of more than {MAX_SEGMENT_BYTES} bytes"
-    forbidden = _FORBIDDEN.search(path)
+    forbidden = FORBIDDEN.search(path)
     return None if forbidden is None else f"has the character {forbidden[0]!r}"
 
 
