@@ -52,6 +52,7 @@ def test_a_file_is_stored_sent_and_removed(anywhere: Dataset) -> None:
     assert anywhere.page()["files"] == [{name: metadata[name] for name in ("path", "size", "etag", "modified")}]
     assert anywhere.delete(path).status == 204
     assert [anywhere.get(path).status, anywhere.head(path).status, anywhere.delete(path).status] == [404] * 3
+    assert anywhere.get(path).error == anywhere.delete(path).error == f"There is no file {path!r} in the dataset."
     assert anywhere.page() == {"files": [], "folders": [], "next": None}
 
 

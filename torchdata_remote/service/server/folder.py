@@ -285,12 +285,13 @@ class FolderDataset:
     def delete(self, path: str, conditions: Mapping[str, str]) -> None:
         """Remove a file. Raises ``Problem`` 404 or 412."""
         full = self._without_links(path)
-        with self.root.locks.held(full), translate_errors(f"file://{full}", transient=False):
+        with self.root.locks.held(full):
             found = self.find(path)
             if found is None:
                 raise no_file(path)
             require_match(conditions, found.etag)
-            os.unlink(full)
+            with translate_errors(f"file://{full}", transient=False):
+                os.unlink(full)
         self.remove_empty_above(full)
 
     def require_writable(self, path: str) -> None:
