@@ -30,7 +30,7 @@ from training_peers import MEAN, PIXELS, STD, by_cv2, by_torchvision
 
 from torchdata_remote.formats.crops.boxes import NUM_DRAWS, random_box
 from torchdata_remote.formats.decoders import _turbojpeg as turbojpeg
-from torchdata_remote.pipes.image_options import image_tensors
+from torchdata_remote.pipes import DecodeImage, IterableWrapper
 
 NUM_IMAGES, QUICK_IMAGES, NUM_THREADS = 256, 8, 2
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -39,23 +39,11 @@ Decode = Callable[[bytes, int], Any]
 
 def ours(dtype: torch.dtype = torch.float32) -> Decode:
     """``decode_image``, without the pipe."""
-    tensors = image_tensors(
-        PIXELS,
-        crop="random",
-        resize=None,
-        scale=SCALE,
-        ratio=RATIO,
-        flip=0.5,
-        dtype=dtype,
-        mean=None,
-        std=None,
-        layout="CHW",
-        exif_orientation=False,
-    )
+    pipe = DecodeImage(IterableWrapper([]), PIXELS, dtype=dtype)
 
     def decode(data: bytes, number: int) -> Any:
-        row = torch.empty(tensors.shape, dtype=tensors.dtype)
-        tensors.write(data, row, np.random.default_rng(number).random(NUM_DRAWS).tolist())
+        row = torch.empty((3, PIXELS, PIXELS), dtype=dtype)
+        pipe.write(data, row, np.random.default_rng(number).random(NUM_DRAWS).tolist())
         return row
 
     return decode

@@ -142,6 +142,7 @@ def print_steps(folder: str, num_steps: int) -> None:
 
 FIRST = """
 import sys
+import time
 import torchdata_remote as tdr
 
 if __name__ == "__main__":
@@ -150,7 +151,16 @@ if __name__ == "__main__":
         loader = tdr.thread_loader(pipe, batch_size=64)
     else:
         loader = tdr.stateful_loader(pipe, batch_size=64, num_workers=2)
+    if sys.argv[2] == "later":
+        time.sleep(4)  # as a script that builds a model
+    began = time.perf_counter()
     next(iter(loader))
+    first = time.perf_counter() - began
+    if sys.argv[2] == "later":
+        loader.load_state_dict(loader.state_dict())
+        began = time.perf_counter()
+        next(iter(loader))
+        print(first, time.perf_counter() - began)
 """
 """Run as a file: workers import it."""
 
@@ -174,6 +184,10 @@ def print_first(folder: str, rounds: int) -> None:
     ratio = median(a / b for a, b in zip(found["thread_loader"], found["2 workers"], strict=True))
     shown = ", ".join(f"{side} {median(seconds):.2f} s" for side, seconds in found.items())
     print(f"a process that ends after its first batch: {shown}; a thread takes {ratio:.2f} of the time of workers")
+    later = [sys.executable, str(script), folder, "later"]
+    runs = [subprocess.run(later, check=True, capture_output=True, text=True).stdout.split() for _ in range(rounds)]
+    first, resumed = (median(map(float, column)) for column in zip(*runs, strict=True))
+    print(f"2 workers, 4 s after their loader was built: first batch {first:.2f} s; after a resume {resumed:.2f} s")
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import torchdata_remote as tdr
 from torchdata_remote.core.shared_columns import SharedColumns
-from torchdata_remote.datasets._file_table import FileTable, _restored
+from torchdata_remote.datasets.remote_files import FileTable
 from torchdata_remote.fetch.listing.url_table import StringColumn, UrlTable
 
 FILES, QUICK_FILES, ACCESSES, ROUNDS = 1_000_000, 20_000, 100_000, 5
@@ -51,13 +51,13 @@ def columns_of(num_files: int) -> dict[str, StringColumn]:
 
 def shared_table(num_files: int) -> FileTable:
     texts = columns_of(num_files)
-    columns = {**texts["paths"].columns("paths"), **texts["etags"].columns("etags")}
+    columns = {**texts["urls"].columns("urls"), **texts["etags"].columns("etags")}
     columns["sizes"], columns["labels"] = np.full(num_files, 94_000, np.int64), np.zeros(num_files, np.int32)
-    return _restored(FOLDER, SharedColumns(columns))
+    return FileTable(SharedColumns(columns))
 
 
 class Copied:
-    """The table as it was before it was shared: columns of one process, and the whole URL of each file."""
+    """The table as it was before it was shared: columns of one process, and the paths, too."""
 
     def __init__(self, num_files: int) -> None:
         texts = columns_of(num_files)
@@ -90,7 +90,7 @@ class Touching(Dataset[float]):
     def __getitem__(self, index: int) -> float:
         if index < 2 * self.num_workers:
             table: Any = self.files._files
-            every = table.columns() if isinstance(table, Copied) else table._columns.columns.values()
+            every = table.columns() if isinstance(table, Copied) else table.shared.columns.values()
             return float(sum(int(column.max()) for column in every))
         gc.collect()
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

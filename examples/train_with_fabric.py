@@ -39,11 +39,15 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
 
 
 def make_loader(url: str, num_workers: int) -> tdr.StatefulLoader:
-    """Batches of 32; each rank has the same number of them."""
+    """Batches of 32, equally many in each rank; its state is that of all ranks, of which Fabric stores rank 0's."""
     pipe = IterableWrapper([f"{url}/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
     pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=200, seed=0)
     return tdr.stateful_loader(
-        pipe.decode_sample().map(to_example), batch_size=32, num_workers=num_workers, num_streams=NUM_STREAMS
+        pipe.decode_sample().map(to_example),
+        batch_size=32,
+        num_workers=num_workers,
+        num_streams=NUM_STREAMS,
+        state_of_all_ranks=True,
     )
 
 

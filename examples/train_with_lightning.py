@@ -7,7 +7,7 @@ The first command stops in mid-epoch. The second one resumes there: three proces
 exactly once. ``torchrun --nproc-per-node 2 examples/train_with_lightning.py --devices 2`` works alike.
 
 ``--url`` is a folder or bucket of shards with a manifest; without it the handwritten digits of scikit-learn are written
-to one. The loader needs no option: Lightning asks all ranks for its state, and stores that of all ranks.
+to one. ``LightningResume`` lets Lightning's checkpoints contain the position of all ranks.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def main() -> None:
 
     import lightning  # not above: a loader's workers import this module
 
+    from torchdata_remote.loaders.trainers import LightningResume
+
     class Digits(lightning.LightningModule):
         """Classify digits."""
 
@@ -92,7 +94,8 @@ def main() -> None:
         max_steps=options.stop_after,
         logger=False,
         callbacks=[
-            lightning.pytorch.callbacks.ModelCheckpoint(options.checkpoints, every_n_train_steps=5, save_last=True)
+            LightningResume(),
+            lightning.pytorch.callbacks.ModelCheckpoint(options.checkpoints, every_n_train_steps=5, save_last=True),
         ],
     )
     trainer.fit(Digits(), make_loader(options.url, options.workers), ckpt_path=last if last.exists() else None)

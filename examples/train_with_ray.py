@@ -69,10 +69,11 @@ def train(config: dict[str, Any]) -> None:
     batches = prepare_data_loader(loader)
     for epoch in range(at["epoch"], config["epochs"]):
         samples = 0
-        for pixels, labels in batches:
+        for number, (pixels, labels) in enumerate(batches, 1):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(pixels), labels).backward()  # type: ignore[no-untyped-call]  # torch's
             optimizer.step()
+            loader.trained(number)  # Ray has read the next batch already
             samples += len(labels)
             at["step"] += 1
             if at["step"] == config["stop_after"]:

@@ -57,6 +57,20 @@ def test_each_index_of_a_shard_is_read_once_on_a_host_also_in_later_epochs(metho
         assert sorted(key for key in store.asked if key.endswith(".idx")) == [f"00000{n}.tar.idx" for n in range(3)]
 
 
+@pytest.mark.parametrize("refused", ["memfd_create", "ftruncate", "pwrite"])
+def test_samples_are_the_same_where_no_memory_can_be_shared(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    place = memory_place()
+    samples = write_small_shards(place.url, num_shards=3, samples_per_shard=2)
+    monkeypatch.setattr(os, refused, full)
+    dataset = tdr.ShardedDataset(place.url)
+    assert [dataset[number]["__key__"] for number in (5, 0, 4, 5, 2)] == [
+        samples[number]["__key__"] for number in (5, 0, 4, 5, 2)
+    ]
+
+
 KILLED = """
 import os, signal, sys
 from torch.utils.data import DataLoader

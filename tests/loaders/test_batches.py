@@ -111,12 +111,25 @@ def test_the_state_stays_when_the_iterator_is_dropped(folder: str, num_workers: 
     assert keys(list(loader)) == ALL_KEYS
 
 
-@pytest.mark.parametrize("num_workers", [0, THREAD])
+@pytest.mark.parametrize("num_workers", HOW)
 def test_two_passes_can_be_read_at_once_each_of_an_epoch_of_its_own(folder: str, num_workers: int) -> None:
     loader, whole = loader_of(folder, num_workers), loader_of(folder, num_workers)
     pairs = list(zip(loader, loader, strict=True))
     assert [[first for first, _ in pairs], [second for _, second in pairs]] == [list(whole), list(whole)]
     assert loader.state_dict()["epoch"] == 2
+
+
+@pytest.mark.parametrize("num_workers", HOW)
+def test_a_pass_goes_on_while_another_one_is_looked_at_or_an_epoch_is_set(folder: str, num_workers: int) -> None:
+    loader, whole = loader_of(folder, num_workers), loader_of(folder, num_workers)
+    batches = iter(loader)
+    found = [next(batches)]
+    next(iter(loader))
+    found.append(next(batches))
+    loader.set_epoch(5)
+    assert [*found, *batches] == list(whole)
+    whole.set_epoch(5)
+    assert list(loader) == list(whole)
 
 
 def name_of_process(sample: str) -> tuple[str, int]:
@@ -186,7 +199,7 @@ def test_streams_that_have_ended_have_nothing_left(folder: str) -> None:
 
 
 def test_the_length_without_counted_samples_is_a_type_error(folder: str) -> None:
-    loader = loader_of(folder, 0)
+    loader = tdr.stateful_loader(tdr.stream_shards(f"{folder}/").to_tuple("__key__"))
     for count in (loader.__len__, loader.num_batches_left):
         with pytest.raises(TypeError):
             count()

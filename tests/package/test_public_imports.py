@@ -19,13 +19,14 @@ MODULES = ("errors", "testing", "labels", "pipes", "cli")
 NAMES = {*tdr.__all__, *MODULES, "__all__", "__file__", "__name__", "__version__", "*"}
 NAMES |= {"datasets", "loaders"}  # which a fork server preloads
 NAMES |= {"stream_shard"}  # a mistake that is explained
+TRAINERS = ("LightningResume", "RemoteTrainerMixin")  # as docs/tasks/trainers.md imports them
 FILES = sorted(path for path in TESTS.rglob("*.py") if not path.is_relative_to(TESTS / "internal"))
 
 
 def is_public(dotted: str) -> bool:
     """Whether a name below the package may be used: ``torchdata_remote.errors.UrlError``, but no name with ``_``."""
     package, *parts = dotted.split(".")
-    if not parts or dotted == f"{package}.loaders.trainers.RemoteTrainerMixin":  # as docs/tasks/trainers.md imports it
+    if not parts or dotted in [f"{package}.loaders.trainers.{name}" for name in TRAINERS]:
         return True
     if parts[0] not in NAMES or any(part.startswith("_") for part in parts[1:]):
         return False

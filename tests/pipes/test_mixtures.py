@@ -397,7 +397,7 @@ def test_a_number_that_leaves_a_rank_without_items_is_an_error_in_each() -> None
     ("weights", "message"),
     [
         ({"a": 1, "b": -1}, "the weight of 'b' must be positive, got -1"),
-        ({"a": 1, "b": INF}, "the weight of 'b' must be finite, got inf"),
+        ({"a": 1, "b": INF}, "the weight of 'b' must be at most 1e\\+300, got inf"),
         ({0: {"a": 0}}, "at 0 no source has a weight above 0"),
         ({0: {"a": -1}}, "the weight of 'a' at 0 must be 0 or more"),
         ({0: {"a": 1}, -1: {"a": 1}}, "number of samples must be an int of at least 0, got -1"),

@@ -304,7 +304,11 @@ def test_a_length_that_is_no_key_is_an_error(length: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"length": lambda _: 10**400, "max_tokens": 8}, SampleError, "sample 'k' .* must be a number .*, got an int"),
+        (
+            {"length": lambda _: "3", "max_tokens": 8},
+            SampleError,
+            r"sample 'k' .* must be a number .*, got '3' \(str\)",
+        ),
         ({"length": lambda _: 1 / 0}, ZeroDivisionError, "division by zero"),
         ({"length": "num"}, TypeError, r"no len\(\)"),
     ],

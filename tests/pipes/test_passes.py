@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, zip_longest
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
@@ -18,12 +19,13 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
+from tests.support.archive_bytes import pack_tar
 from tests.support.tables import put_table
 from torchdata_remote.errors import StateError
 from torchdata_remote.pipes import DataPipe, Env, Pass
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
-FOLDER = "memory://passes/"
+FOLDER, EMPTY = "memory://passes/", "memory://passes-empty/"
 NUM_SHARDS = 8
 NUM_SAMPLES = 5 * NUM_SHARDS
 NUM_TAKEN = 50
@@ -34,6 +36,40 @@ def _shards() -> None:
     write_small_shards(FOLDER, num_shards=NUM_SHARDS, samples_per_shard=5)
     keys = [f"{number:03d}" for number in range(NUM_SAMPLES)]
     put_table(f"{FOLDER}rows.parquet", pa.table({"__key__": keys}), rows=7)
+    for number, size in enumerate([0, 5, 0, 0, 4, 1, 5, 0]):
+        data = pack_tar([(f"{number}{i}.txt", b"") for i in range(size)])
+        fsspec.filesystem("memory").pipe(f"/passes-empty/{number}.tar", data)
+    with pytest.warns(RuntimeWarning):
+        tdr.index_shards(EMPTY)
+
+
+class Own(IterDataPipe[Any]):
+    """A pipe of a user, with a state."""
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.num_passed = source, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in islice(self.source, self.num_passed, None):
+            self.num_passed += 1
+            yield item
+        self.num_passed = 0
+
+    def state_dict(self) -> int:
+        return self.num_passed
+
+    def load_state_dict(self, state: int) -> None:
+        self.num_passed = state
+
+
+def listed(source: str = f"{FOLDER}*.tar") -> Any:
+    return IterableWrapper([source]).list_remote().shuffle_shards(seed=1)
+
+
+def read(urls: Any, world: tdr.World | None) -> Any:
+    """Samples of shards that are split behind other pipes than a listing."""
+    reader = urls.sharding_filter_rank(world=world).shard_tar_reader(interleave=2)
+    return reader.shuffle_samples(buffer_size=4).map(key_of)
 
 
 def key_of(sample: dict[str, Any]) -> str:
@@ -93,10 +129,16 @@ CHAINS: dict[str, Callable[..., Any]] = {
         samples(world).map(key_of).shuffle_samples(buffer_size=3).skip(6).shuffle_samples(buffer_size=4)
     ),
     "taken": lambda world=None: samples(world).map(key_of).repeat_epochs().take(NUM_TAKEN),
+    "some shards": lambda world=None: read(listed().skip(1).take(6), world),
+    "shards of a manifest twice": lambda world=None: read(listed(f"{FOLDER}index.json").repeat_epochs(2), world),
+    "shards in a buffer": lambda world=None: read(listed().shuffle_samples(buffer_size=3), world),
+    "shards of a pipe of a user": lambda world=None: read(Own(listed()), world),
+    "taken of endless shards": lambda world=None: read(listed().repeat_epochs(), world).take(NUM_TAKEN),
+    "empty shards": lambda world=None: read(listed(f"{EMPTY}index.json"), world),
 }
 
 
-BY_NUMBER = ("taken", "mixed to a number", "skipped in the middle")
+BY_NUMBER = ("taken", "taken of endless shards", "mixed to a number", "skipped in the middle")
 
 
 def texts(items: Any) -> list[str]:
@@ -238,7 +280,7 @@ def test_a_state_loads_in_worlds_of_any_size_and_nothing_is_lost_or_repeated(
             assert texts(found) == whole
 
     # A number of items that is divided among ranks is so evenly, in as many streams as there are shards at most
-    assume(name != "taken" or math.lcm(state["num_streams"], *ranks[1:]) <= NUM_SHARDS)
+    assume("taken" not in name or math.lcm(state["num_streams"], *ranks[1:]) <= NUM_SHARDS)
     if refused(name, state, ranks[1]):
         return
     require_whole([*head, *rest_of(make, ranks[1], state)])
@@ -256,11 +298,39 @@ def test_a_state_loads_in_worlds_of_any_size_and_nothing_is_lost_or_repeated(
 def refused(name: str, state: Any, ranks: int) -> bool:
     """Whether these ranks would not end together, which streams with equally many items promise: it is said at once."""
     streams = state["num_streams"]
-    if name != "taken" or NUM_TAKEN % streams or streams <= ranks or streams % ranks == 0:
+    if "taken" not in name or NUM_TAKEN % streams or streams <= ranks or streams % ranks == 0:
         return False
     with pytest.raises(StateError, match="Use a number of ranks that divides the number of streams"):
         rest_of(CHAINS[name], ranks, state)
     return True
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_rank_that_has_ended_is_merged_with_others_also_where_streams_were_divided(ranks: int) -> None:
+    """Its state begins the next epoch, with other streams; without the states of all ranks it is refused."""
+
+    def loader(rank: int, world_size: int) -> Any:
+        pipe = tdr.stream_shards(
+            f"{FOLDER}*.tar", world=tdr.World(rank, world_size), interleave=1, shuffle_buffer_size=2
+        )
+        return tdr.stateful_loader(pipe.map(key_of), num_streams=2)
+
+    def read_on(state: Any, world_size: int, stops: Sequence[int | None]) -> tuple[list[str], list[Any]]:
+        found, states = [], []
+        for rank, stop in enumerate(stops):
+            resumed = loader(rank, world_size)
+            resumed.load_state_dict(state)
+            found += list(islice(resumed, stop))
+            states.append(resumed.state_dict())
+        return found, states
+
+    begun = loader(0, 1)
+    first = list(islice(begun, 4))
+    found, states = read_on(begun.state_dict(), 3, [None, 2, 1])
+    with pytest.raises(StateError, match="Merge those of all ranks"):
+        tdr.merge_states(states[:2])
+    rest, _ = read_on(tdr.merge_states(states), ranks, [None] * ranks)
+    assert sorted([*first, *found, *rest]) == texts(samples().map(key_of))
 
 
 @pytest.mark.parametrize("name", ["shuffled", "nested shuffles", "buckets", "mixed"])

@@ -162,8 +162,8 @@ def test_where_no_memory_can_be_shared_processes_get_copies(
     def full(*arguments: object, **options: object) -> int:
         raise OSError(28, "No space left on device")
 
-    again = pickle.loads(pickle.dumps(dataset))
     monkeypatch.setattr(os, refused, full)
+    again = pickle.loads(pickle.dumps(dataset))
     ours, theirs = FORKSERVER.Pipe()
     process = FORKSERVER.Process(target=_sent, args=(again, theirs))
     process.start()

@@ -108,6 +108,7 @@ def test_workers_of_every_loader_end_with_a_killed_trainer(tmp_path: Path, metho
 
 JOB = """
 import multiprocessing, os, signal, sys, threading, time
+from torch.utils.data import get_worker_info
 import torchdata_remote as tdr
 
 WHEN, KIND, METHOD, FOLDER = sys.argv[1:]
@@ -119,7 +120,7 @@ class Key(str):
 
 def step(sample):
     with LOCK:
-        if os.path.exists(STUCK):
+        if os.path.exists(STUCK) and get_worker_info().id == 1:
             os.rename(STUCK, STUCK + "-here")
             while True:
                 signal.pause()
@@ -159,6 +160,7 @@ def stuck():
     loader = built()
     open(STUCK, "w").close()
     batches = iter(loader)
+    next(batches)  # of the first worker
     while not os.path.exists(STUCK + "-here"):
         time.sleep(0.01)
     if WHEN == "ended":

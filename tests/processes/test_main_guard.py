@@ -66,7 +66,7 @@ def test_each_loader_names_the_guard_before_it_starts_a_process(tmp_path: Path) 
             lambda: iter(DataLoader(pipe, batch_size=None, **options)),
             lambda: iter(DataLoader(tdr.Resumable(pipe, num_streams=2), batch_size=None, **options)),
             lambda: iter(DataLoader(tdr.RemoteFiles(folder), batch_size=None, **options)),
-            lambda: iter(tdr.PrefetchingLoader(tdr.RemoteFiles(folder), batch_size=None, **options)),
+            lambda: next(iter(tdr.PrefetchingLoader(tdr.RemoteFiles(folder), batch_size=None, **options))),
             lambda: tdr.shard_dataset(folder, template, num_workers=2),
         ]
         for start in starts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
 from tests.support.paths import ROOT
@@ -162,6 +164,23 @@ def test_the_text_of_stats_has_a_line_for_each_stage(clock: Clock) -> None:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("loader_of", [tdr.stateful_loader, DataLoader])
+def test_with_workers_it_says_where_their_figures_are(memory_folder: str, loader_of: Any) -> None:
+    """Instead of a table in which nothing was read and all time is the training step's."""
+    with tdr.ShardWriter(f"{memory_folder}/{{shard}}.tar", max_shard_samples=2) as writer:
+        for number in range(4):
+            writer.write({"__key__": str(number), "cls": number})
+    pipe = tdr.stream_shards(f"{memory_folder}/").to_tuple("__key__")
+    before = tdr.stats()
+    loader = loader_of(pipe, batch_size=1, num_workers=2, multiprocessing_context="fork")
+    batches = iter(loader)
+    next(batches)
+    used = tdr.stats() - before
+    assert used.bottleneck == "workers"
+    assert re.search(r"of this process, not of its workers \(\d+\)\. With TORCHDATA_REMOTE_STATS=FOLDER", str(used))
+    assert len(list(batches)) == 3
 
 
 def test_recorded_lines_have_the_counters_and_say_who_wrote_them_and_when(

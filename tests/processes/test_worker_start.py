@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -114,6 +115,44 @@ def test_functions_and_classes_of_a_notebook_work_in_all_worker_processes(method
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
+FORKED = """\
+import multiprocessing
+import sys
+
+import torchdata_remote as tdr
+
+
+def loader():
+    return tdr.stateful_loader(tdr.stream_shards(sys.argv[1]).to_tuple("__key__"), batch_size=4, num_workers=2)
+
+
+def count(of_parent):
+    print(sum(len(keys) for (keys,) in of_parent or loader()), flush=True)
+
+
+if __name__ == "__main__":
+    with tdr.ShardWriter(sys.argv[1] + "{shard}.tar", max_shard_samples=3) as writer:
+        for number in range(6):
+            writer.write({"__key__": str(number), "cls": number})
+    built = loader()
+    for of_parent in (None, built):
+        child = multiprocessing.get_context("fork").Process(target=count, args=(of_parent,))
+        child.start()
+        child.join()
+"""
+
+
+def test_a_process_that_was_forked_after_a_loader_was_built_starts_workers_of_its_own(tmp_path: Path) -> None:
+    """As launchers for notebooks fork their ranks."""
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    done = subprocess.run(
+        [sys.executable, str(script), f"{tmp_path}/data/"], cwd=ROOT, capture_output=True, text=True, timeout=240,
+        check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "6\n6\n"), done.stderr
+
+
 @pytest.mark.parametrize("loader", ["DataLoader", "Resumable", "stateful_loader"])
 def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
     labelled = chain().map(LAMBDA).label_from_path(classes=lambda key: len(key))
@@ -177,7 +216,7 @@ def locked(lock: Any) -> Callable[[Any], Any]:
 )
 def test_what_does_not_pickle_is_named_by_its_argument(place: str, start: Callable[[], Any]) -> None:
     with pytest.raises(WorkerStartError, match=rf"^{place}, which cannot be .* process: cannot pickle '_thread.lock'"):
-        iter(start())
+        next(iter(start()))
 
 
 def test_chains_with_what_does_not_pickle_run_without_processes_and_when_forked() -> None:
@@ -206,8 +245,8 @@ READERS: dict[str, Callable[[str], Iterator[Any]]] = {
     ),
     "DataLoader": lambda url: iter(DataLoader(tdr.stream_shards(url).map(unchanged), **WORKERS)),
     "Resumable": lambda url: iter(DataLoader(tdr.Resumable(tdr.stream_shards(url), num_streams=1), **WORKERS)),
-    "RemoteFiles": lambda url: iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS)),
-    "ShardedDataset": lambda url: iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS)),
+    "RemoteFiles": lambda url: next(iter(tdr.PrefetchingLoader(tdr.RemoteFiles(url), **WORKERS))),
+    "ShardedDataset": lambda url: next(iter(tdr.PrefetchingLoader(tdr.ShardedDataset(url), **WORKERS))),
 }
 
 

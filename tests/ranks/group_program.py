@@ -133,7 +133,12 @@ def states(whole: str) -> None:
     report("epochs", [list(loader) for _ in range(2)])
     loader.set_epoch(0)
     report("head", list(islice(loader, 3)))
-    state = loader.state_dict()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state, *_ = [loader.state_dict() for _ in range(2)]
+        loader_of(chain_of(whole), state_of_all_ranks=False).state_dict()
+        loader_of(chain_of(whole), state_of_all_ranks=True).state_dict()
+    report("warned", [str(warning.message) for warning in caught])
     report("state", state)
     again = loader_of(chain_of(whole), 2)
     again.load_state_dict(state)  # each has its own

@@ -103,6 +103,13 @@ def test_ranks_of_a_group_exchange_their_states(ranks: Ranks) -> None:
         assert keys(*heads, *(rank[rest] for rank in ranks)) == ALL_KEYS
 
 
+def test_the_state_of_one_rank_warns_once_unless_it_was_asked_for(ranks: Ranks) -> None:
+    for rank in ranks:
+        (message,) = rank["warned"]
+        assert "state of this rank" in message
+        assert "state_of_all_ranks=True" in message
+
+
 def test_the_state_of_all_ranks_is_one_text_that_every_rank_gets(ranks: Ranks) -> None:
     """Without a process group it is refused: it would be the state of one rank, which is noticed only when loaded."""
     for rank in ranks:

@@ -51,7 +51,7 @@ def test_a_state_has_a_position_for_each_stream_and_describes_the_chain() -> Non
     data = tdr.Resumable(names_of(8), num_streams=2)
     state = stopped(data, 3)
     assert list(state) == ["version", "chain", "listing", "epoch", "num_streams", "streams", "digest"]
-    assert (state["version"], state["epoch"], state["num_streams"]) == (3, 0, 2)
+    assert (state["version"], state["epoch"], state["num_streams"]) == (4, 0, 2)
     assert state["chain"][:3] == CHAIN_OF_NAMES
     assert [[number, at["passed"]] for number, at in state["streams"]] == [[0, 2], [1, 1]]
     assert [listing["num_urls"] for listing in state["listing"]] == [8]
@@ -277,10 +277,10 @@ def test_an_error_shows_a_part_of_the_refused_value() -> None:
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 4, "3", None])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5, "4", None])
 def test_a_state_of_another_version_is_refused_and_says_how_to_go_on(version: Any) -> None:
     data = tdr.Resumable(names_of())
-    message = rf"has version {version!r}, this package reads version 3\. .*set_epoch\(\)"
+    message = rf"has version {version!r}, this package reads version 4\. .*set_epoch\(\)"
     for load in (data.load_state_dict, lambda other: tdr.merge_states([other])):
         for other in ({**data.state_dict(), "version": version}, {"version": version}):
             with pytest.raises(StateError, match=message):

@@ -29,8 +29,8 @@ LOADERS = (
 
 RESUMABLE = "stateful_loader(pipe)"
 NUM_BEFORE = 3
-KINDS = {"save": (0, True), "async_save": (2, False)}
-"""Way to save -> workers and ``state_of_all_ranks`` of its loader."""
+KINDS = {"save": 0, "async_save": 2}
+"""Way to save -> workers of its loader."""
 STOPS = {"2 x 2": (2, ("2 x 2", "4 x 1", "1 x 4")), "both": (0, ("both", "shard", "permuted"))}
 """Mesh of a stop -> workers, and the meshes that resume it."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate import Accelerator, DataLoaderConfiguration, PartialState
 from accelerate.data_loader import IterableDatasetShard
 from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -20,7 +20,7 @@ from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
 from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, numbers_of, of_sample, pipe_of
 
-__all__ = ["IterableDatasetShard"]  # for tests in one process
+__all__ = ["IterableDatasetShard", "PartialState"]  # for tests in one process
 STOP_AFTER, WORKERS = 4, 2  # steps; processes of loaders that stop and resume under Accelerate
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from lightning.fabric import Fabric
 
 import torchdata_remote as tdr
 from tests.support.launch import attempt, report
+from torchdata_remote.loaders.trainers import LightningResume
 
 from .data import NUM_STREAMS, Cells, loader_of, numbers_of, of_sample, pipe_of
-from .lightning_cases import BATCH_SIZE, CASES, IN_THREE, STATELESS, STOP_AFTER, UNEVEN
+from .lightning_cases import AT_END, BATCH_SIZE, CASES, IN_THREE, NUM_BATCHES, STOP_AFTER, UNEVEN, stop_of
 
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
 
@@ -40,12 +42,13 @@ def main(*, folder: str, cells: Cells, save: str, resume: str) -> None:
         attempt(f"Lightning: {name}, {workers} workers", partial(epoch, name, at, workers))
     for case in (*CASES, UNEVEN):
         if save:
-            attempt(f"whole: {case}", partial(save_mid_epoch, case, at, save))
+            attempt(f"whole: {case}", partial(save_and_go_on, case, at, save))
         if case in (*IN_THREE, UNEVEN) or save:
-            attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={STOP_AFTER}.ckpt"))
+            attempt(f"resumed: {case}", partial(fit, case, at, f"{resume}/{case}/step={stop_of(case)}.ckpt"))
+    attempt("two loaders", partial(warnings_of_two_loaders, at))
+    attempt("no callback", partial(warnings_without_callback, at))
     if save:
-        save_mid_epoch(STATELESS, at, save)
-    attempt("stateless", partial(resume_without_state, at, f"{resume}/{STATELESS}/step={STOP_AFTER}.ckpt"))
+        attempt("no position", partial(warnings_without_position, at, save))
     with_fabric(Fabric(accelerator="cpu", devices=ranks, strategy="ddp"), at, cells, save, resume)
     torch.distributed.destroy_process_group()
 
@@ -77,13 +80,14 @@ class Model(pl.LightningModule):
 
 def trainer(**given: Any) -> Any:
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
-    options: dict[str, Any] = {"enable_checkpointing": False, **QUIET, **given}
+    callbacks = [LightningResume(), *given.pop("callbacks", [])]
+    options: dict[str, Any] = {"enable_checkpointing": False, "callbacks": callbacks, **QUIET, **given}
     return pl.Trainer(accelerator="cpu", devices=devices, strategy="ddp", **options)
 
 
 def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers: int = 0) -> Any:
     """A loader that Lightning can resume. If it has no length, Lightning prefetches a batch to detect the last one."""
-    if kind in ("PrefetchingLoader", STATELESS):
+    if kind in ("PrefetchingLoader", "DataLoader(pipe)"):
         return loader_of(kind, folder, batch_size=batch_size, num_workers=0)
     pipe: Any = pipe_of(folder)
     if "no length" in kind:
@@ -95,18 +99,11 @@ def stateful(folder: Path, kind: str, batch_size: int = BATCH_SIZE, num_workers:
     return tdr.stateful_loader(pipe, batch_size=batch_size, num_streams=NUM_STREAMS, **workers)
 
 
-def loaders_of(case: str, folder: Path) -> Any:
-    if case == "two loaders":
-        # Batches of 16 are fewer: that loader begins its next pass within Lightning's epoch
-        return {"long": stateful(folder, "length"), "short": stateful(folder, "no length", 16)}
-    return stateful(folder, case, 1 if case == UNEVEN else BATCH_SIZE, 2 if "workers" in case else 0)
-
-
 def options_of(case: str) -> dict[str, Any]:
     """The options of the trainer of a case."""
     if "validation" in case:
         return {"val_check_interval": STOP_AFTER, "num_sanity_val_steps": 2}
-    return {"limit_val_batches": 0}
+    return {"limit_val_batches": 0, **({"max_steps": 3 * NUM_BATCHES, "max_epochs": 3} if "max_steps" in case else {})}
 
 
 def epoch(name: str, folder: Path, workers: int) -> list[Any]:
@@ -117,25 +114,45 @@ def epoch(name: str, folder: Path, workers: int) -> list[Any]:
 
 def fit(case: str, folder: Path, ckpt_path: str | None = None, **given: Any) -> Any:
     model = Model()
-    if case in (UNEVEN, STATELESS) and ckpt_path is None:
+    if case == UNEVEN and ckpt_path is None:
         given["max_steps"] = STOP_AFTER
+    loader = stateful(folder, case, 1 if case == UNEVEN else BATCH_SIZE, 2 if "workers" in case else 0)
     val = stateful(folder, "length") if "validation" in case else None
-    trainer(max_epochs=2, **options_of(case), **given).fit(model, loaders_of(case, folder), val, ckpt_path=ckpt_path)
+    trainer(**{"max_epochs": 2, **options_of(case), **given}).fit(model, loader, val, ckpt_path=ckpt_path)
     return {"train": model.seen, "validated": model.validated, "global_step": model.steps}
 
 
-def save_mid_epoch(case: str, folder: Path, save: str) -> Any:
-    checkpoint = pl.callbacks.ModelCheckpoint(
-        dirpath=f"{save}/{case}", filename="{step}", every_n_train_steps=STOP_AFTER, save_top_k=-1
-    )
+def save_and_go_on(case: str, folder: Path, save: str) -> Any:
+    when: dict[str, Any] = {"every_n_epochs": 1} if AT_END in case else {"every_n_train_steps": STOP_AFTER}
+    checkpoint = pl.callbacks.ModelCheckpoint(dirpath=f"{save}/{case}", filename="{step}", save_top_k=-1, **when)
     return fit(case, folder, callbacks=[checkpoint], enable_checkpointing=True)
 
 
-def resume_without_state(folder: Path, path: str) -> list[str]:
-    loader = stateful(folder, STATELESS)
+def warnings_without_callback(folder: Path) -> list[str]:
+    """One step, and its checkpoint."""
+    with tempfile.TemporaryDirectory() as save, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options: dict[str, Any] = {"max_steps": 1, "default_root_dir": save, **QUIET}
+        plain = pl.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), **options)
+        plain.fit(Model(), stateful(folder, "no length"))
+    return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+def warnings_without_position(folder: Path, save: str) -> list[str]:
+    """A checkpoint that was saved with a loader without a state."""
+    save_and_go_on("DataLoader(pipe)", folder, save)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer(max_epochs=1, limit_val_batches=0).fit(Model(), loader, ckpt_path=path)
+        fit("length", folder, f"{save}/DataLoader(pipe)/step={STOP_AFTER}.ckpt")
+    return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+
+
+def warnings_of_two_loaders(folder: Path) -> list[str]:
+    """Batches of 16 are fewer: that loader begins its next pass within Lightning's epoch."""
+    loaders = {"long": stateful(folder, "length"), "short": stateful(folder, "no length", 16)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(max_epochs=1, limit_val_batches=0).fit(Model(), loaders)
     return [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
 
 
@@ -143,7 +160,9 @@ def with_fabric(fabric: Any, folder: Path, cells: Cells, save: str, resume: str)
     fabric.launch()
 
     def prepared(name: str, workers: int) -> tuple[Any, Any]:
-        loader = fabric.setup_dataloaders(loader_of(name, folder, batch_size=BATCH_SIZE, num_workers=workers))
+        options: dict[str, Any] = {"state_of_all_ranks": True} if name == "stateful_loader(pipe)" else {}
+        loader = loader_of(name, folder, batch_size=BATCH_SIZE, num_workers=workers, **options)
+        loader = fabric.setup_dataloaders(loader)
         return fabric.setup(torch.nn.Linear(4, 1)), loader
 
     def train(model: Any, batch: Any) -> list[int]:

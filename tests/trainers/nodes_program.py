@@ -91,7 +91,7 @@ def _load_in_rank_0(loader: Any, again: Any, file: Path) -> list[int]:
     """One rank resumes, and the other one starts from the beginning; then both resume."""
     if dist.get_rank() == 0:
         loader.load_state_dict(torch.load(file))
-    with pytest.raises(StateError, match=r"ranks 0 and 1 differ in the position where they start"):
+    with pytest.raises(StateError, match=r"Ranks 0 and 1 differ in the position where they start"):
         iter(loader)
     again.load_state_dict(torch.load(file))
     return numbers_of(next(iter(again)))

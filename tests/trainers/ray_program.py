@@ -93,6 +93,7 @@ def train(config: dict[str, Any]) -> None:
         prepared, numbers = prepare_data_loader(loader), []
         for number, batch in enumerate(prepared, 1):
             numbers.append(step(batch))
+            loader.trained(number)  # Ray's wrapper reads one ahead
             if number == STOP_AFTER:
                 save({"loader": loader.state_dict()})
         return numbers

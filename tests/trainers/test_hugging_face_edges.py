@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-import warnings
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ import pytest
 import torch
 
 import torchdata_remote as tdr
-from torchdata_remote.errors import EmptyShareError, RemoteDataError, SplitTwiceError, StateError
+from torchdata_remote.errors import EmptyShareError, SplitTwiceError, StateError
 
 from .data import NUM_SAMPLES, NUM_STREAMS, loader_of, numbers_of, pipe_of
 
-LOADER_FILE = f"{tdr.__name__}.json"
+STATE_FILE = "trainer_state.json"
 
 
 @cache
@@ -72,33 +70,29 @@ def test_a_state_under_accelerate_excludes_the_prefetched_batch(dataset: Path, s
 
 
 def test_batches_are_put_on_the_accelerators_device(dataset: Path) -> None:
-    """As those of Accelerate's own loaders, unless ``device_placement`` is off."""
-    accelerator, loader = prepared(dataset)
-    before = accelerator.state.device
+    """As those of Accelerate's own loaders."""
+    _, loader = prepared(dataset)
+    state = hf().PartialState()
+    before = state.device
     try:
-        accelerator.state.device = torch.device("meta")
+        state.device = torch.device("meta")
         assert next(iter(loader))["x"].device.type == "meta"
-        accelerator.device_placement = False
-        assert next(iter(loader))["x"].device.type == "cpu"
     finally:
-        accelerator.state.device = before
+        state.device = before
 
 
-def test_what_would_skip_or_split_batches_again_is_refused(dataset: Path) -> None:
-    """``skip_first_batches``: the loaded state continues by itself; options; groups of processes that read the same."""
+def test_what_would_skip_or_share_batches_is_refused(dataset: Path) -> None:
+    """``skip_first_batches``: the loaded state continues by itself; groups of processes that read the same."""
     accelerator, loader = prepared(dataset)
     with pytest.raises(StateError, match=r"skip_first_batches .* accelerator\.load_state\(\)"):
         next(iter(accelerator.skip_first_batches(loader, 2)))
     plain = accelerator.prepare(torch.utils.data.DataLoader(tdr.Resumable(pipe_of(dataset), num_streams=12), 4))
     with pytest.raises(StateError, match="skip_first_batches"):
         list(accelerator.skip_first_batches(plain, 2))
-    for option in ("split_batches", "dispatch_batches"):
-        with pytest.raises(StateError, match=f"Accelerate's {option}=True .* DataLoaderConfiguration"):
-            prepared(dataset, dataloader_config=hf().DataLoaderConfiguration(**{option: True}))
     parallelism = pytest.importorskip("accelerate.parallelism_config")
     accelerator.state.parallelism_config = parallelism.ParallelismConfig(tp_size=2)
     try:
-        with pytest.raises(StateError, match=r"Accelerate: groups of 2 .* sharding_filter_rank\(world="):
+        with pytest.raises(StateError, match=r"Accelerate runs 1 .* groups of 2\), .* sharding_filter_rank\(world="):
             accelerator.prepare(loader)
     finally:
         accelerator.state.parallelism_config = None
@@ -158,6 +152,12 @@ def test_epochs_are_counted_by_the_loader_where_the_batch_size_changes(dataset: 
     assert trainer.state.global_step == trainer.state.max_steps == 5 + 17 + 40
 
 
+def test_a_training_that_has_ended_is_not_continued(dataset: Path, tmp_path: Path) -> None:
+    trained(dataset, tmp_path, save_strategy="epoch")
+    trainer, after = trained(dataset, tmp_path, load=tmp_path / "checkpoint-30")
+    assert (after, trainer.state.global_step) == ([], 30)
+
+
 def test_evaluating_on_the_training_dataset_keeps_the_state_of_the_training(dataset: Path, tmp_path: Path) -> None:
     both, again = (tdr.Resumable(pipe_of(dataset), num_streams=NUM_STREAMS) for _ in range(2))
     steps: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 5}
@@ -185,7 +185,7 @@ def test_the_last_complete_checkpoint_is_kept_until_the_next_one_is_complete(dat
 
     with pytest.raises(KeyboardInterrupt):
         trained(dataset, tmp_path, kind=Killed, save_strategy="steps", save_steps=5, save_total_limit=1)
-    assert [folder for folder in tmp_path.glob("checkpoint-*") if (folder / LOADER_FILE).exists()]
+    assert [folder for folder in tmp_path.glob("checkpoint-*") if (folder / STATE_FILE).exists()]
 
 
 def test_training_resumes_after_an_epoch_that_ended_early_and_between_two_steps(dataset: Path, tmp_path: Path) -> None:
@@ -218,41 +218,36 @@ def checkpoint(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_a_damaged_record_of_a_checkpoint_is_refused_by_its_name(
+def test_a_checkpoint_without_the_position_or_with_a_damaged_one_is_refused(
     dataset: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(checkpoint / "checkpoint-5", tmp_path / "checkpoint-5")
-    file = tmp_path / "checkpoint-5" / LOADER_FILE
+    file = tmp_path / "checkpoint-5" / STATE_FILE
     text = file.read_text()
-    record = json.loads(text)
-    cut = {"all_ranks": record["loader"]["all_ranks"][:100]}
-    for damaged in ("", text[: len(text) // 2], "[]", json.dumps({**record, "loader": cut})):
-        file.write_text(damaged)
-        with pytest.raises(RemoteDataError, match=LOADER_FILE):
+    state = json.loads(text)
+    for callbacks in ({}, {**state["stateful_callbacks"], tdr.__name__: {"attributes": {"all_ranks": "{"}}}):
+        file.write_text(json.dumps({**state, "stateful_callbacks": callbacks}))
+        with pytest.raises(StateError, match=f"{STATE_FILE} does not contain|damaged"):
             trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
-
-
-@pytest.mark.parametrize("missing", [LOADER_FILE, "trainer_state.json"])
-def test_the_error_of_an_incomplete_checkpoint_names_the_newest_complete_one(
-    dataset: Path, checkpoint: Path, tmp_path: Path, missing: str
-) -> None:
-    shutil.copytree(checkpoint, tmp_path / "run")
-    (tmp_path / "run" / "checkpoint-15" / missing).unlink()
-    with pytest.raises(RemoteDataError, match=f"checkpoint-15/{missing}: .* interrupted.*checkpoint-10'"):
-        trained(dataset, tmp_path / "run", load=tmp_path / "run" / "checkpoint-15")
+    for cut in ("", text[: len(text) // 2], "[]"):
+        file.write_text(cut)
+        with pytest.raises(StateError, match=rf"checkpoint-5/{STATE_FILE} does not contain .* interrupted"):
+            trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
+    file.unlink()
+    with pytest.raises(StateError, match=rf"checkpoint-5/{STATE_FILE} does not contain .* interrupted"):
+        trained(dataset, tmp_path, load=tmp_path / "checkpoint-5")
 
 
 @pytest.mark.parametrize("base", ["Trainer", "ChainTrainer"])
 def test_resuming_with_a_users_own_loader_is_refused(dataset: Path, tmp_path: Path, base: str) -> None:
-    """Trainer does not store its position: the mixin warns before the first checkpoint."""
+    """Trainer does not store its position."""
 
     class OwnLoader(getattr(hf(), base)):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
             return self.accelerator.prepare(tdr.stateful_loader(pipe_of(dataset), batch_size=4))
 
     options: dict[str, Any] = {"kind": OwnLoader, "train_dataset": [], "save_strategy": "steps", "save_steps": 3}
-    with pytest.warns(RuntimeWarning, match="cannot be resumed") if base == "ChainTrainer" else nullcontext():
-        trained(dataset, tmp_path, stop_at=3, **options)
+    trained(dataset, tmp_path, stop_at=3, **options)
     with pytest.raises(StateError, match=r"RemoteTrainerMixin.* train_dataset=pipe|train_dataset=pipe .*Remote"):
         trained(dataset, tmp_path, load=tmp_path / "checkpoint-3", **options)
 
@@ -272,11 +267,8 @@ def test_what_cannot_train_is_refused_before_the_first_batch(dataset: Path, tmp_
         trained(dataset, tmp_path, dataloader_drop_last=True, per_device_train_batch_size=200)
 
 
-def test_a_plain_trainer_warns_where_it_repeats_samples(dataset: Path, tmp_path: Path) -> None:
-    """One process, second epoch: the chain begins with its first order, of which Trainer skips the first batches."""
-    _, before = trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, stop_at=34)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        _, after = trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")
-    repeats = sorted(before[1] + after[0]) != list(range(NUM_SAMPLES))
-    assert not repeats or any("repeat" in str(warning.message) for warning in warned)
+def test_a_plain_trainer_does_not_resume_within_an_epoch_of_a_chain(dataset: Path, tmp_path: Path) -> None:
+    """It would skip the first batches of the first epoch's order."""
+    trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, stop_at=34)
+    with pytest.raises(StateError, match=r"skip_first_batches .* class MyTrainer\(RemoteTrainerMixin, Trainer\)"):
+        trained(dataset, tmp_path, kind=hf().Trainer, num_train_epochs=2, load=tmp_path / "checkpoint-34")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.launch import launch
 
 from .data import Cells
-from .lightning_cases import CASES, IN_THREE, STOP_AFTER, UNEVEN
+from .lightning_cases import CASES, IN_THREE, STOP_AFTER, UNEVEN, stop_of
 from .table import WHOLE, Row, epoch_rows, needs, outcome
 
 pytestmark = [needs("lightning"), pytest.mark.timeout(1200)]  # the first test waits for all launches
@@ -56,18 +56,18 @@ def trained(ranks: list[dict[str, Any]], name: str, epoch: int) -> list[Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_as_many_ranks_resume_with_the_batches_of_an_unstopped_training(runs: Runs, case: str) -> None:
-    """The batches after a checkpoint in mid-epoch, and those of the next epoch, are those of a whole training."""
+    """The batches after a checkpoint, in mid-epoch or at its end, and of the next epoch are those of a whole one."""
     for rank in runs[2]:
         whole, again = rank[f"whole: {case}"], rank[f"resumed: {case}"]
         assert "error" not in whole, whole
         assert "error" not in again, again
         batches = flat_batches(whole)
-        assert flat_batches(again) == batches[STOP_AFTER:]
-        assert again["global_step"] == whole["global_step"][STOP_AFTER:]
-        assert again["train"]["1"] == whole["train"]["1"]
-    if case != "two loaders":
-        for epoch in (0, 1):
-            assert outcome(trained(runs[2], f"whole: {case}", epoch)) == WHOLE
+        assert flat_batches(again) == batches[stop_of(case) :]
+        assert again["global_step"] == whole["global_step"][stop_of(case) :]
+    orders = list(whole["train"].values())
+    assert all(order not in orders[:number] for number, order in enumerate(orders))
+    for epoch in (0, 1):
+        assert outcome(trained(runs[2], f"whole: {case}", epoch)) == WHOLE
 
 
 def flat_batches(report: dict[str, Any]) -> list[Any]:
@@ -85,15 +85,23 @@ def test_another_number_of_ranks_completes_the_epoch(runs: Runs, case: str) -> N
     assert row.result == WHOLE, row
 
 
-def test_ranks_with_different_numbers_of_batches_left_are_refused_with_a_batch_size_that_fits(runs: Runs) -> None:
-    """A loader with a length notices it before the first batch."""
-    expected = "36, 37, 37. Those with fewer would wait for the others at its end. Resume with batch_size=5, "
-    for rank in runs[3]:
-        assert expected in rank[f"resumed: {UNEVEN}"]["error"], rank
-        assert "as many ranks as saved the state (2)" in rank[f"resumed: {UNEVEN}"]["error"]
+def test_ranks_with_different_numbers_of_batches_left_end_together(runs: Runs) -> None:
+    """Of 110 samples that are left, two ranks have one more than the third."""
+    trained = [rank[f"resumed: {UNEVEN}"]["train"]["0"] for rank in runs[3]]
+    assert [len(batches) for batches in trained] == [36, 36, 36]
+    assert len({number for batches in trained for batch in batches for number in batch}) == 108
 
 
-def test_resuming_with_a_loader_without_a_state_warns(runs: Runs) -> None:
-    """Lightning reads the epoch from its beginning, and counts as if it resumed."""
+def test_a_checkpoint_without_the_callback_warns_of_the_batch_that_was_read_ahead(runs: Runs) -> None:
     for rank in (*runs[2], *runs[3]):
-        assert any("Train with stateful_loader(pipe)" in message for message in rank["stateless"]), rank["stateless"]
+        assert any("callbacks=[...]" in message for message in rank["no callback"]), rank["no callback"]
+
+
+def test_a_checkpoint_without_the_position_of_the_loader_warns(runs: Runs) -> None:
+    for rank in runs[2]:
+        assert any("no position of the training loader" in message for message in rank["no position"]), rank
+
+
+def test_a_loader_that_ends_before_lightnings_epoch_warns_that_the_middle_is_not_resumed(runs: Runs) -> None:
+    for rank in (*runs[2], *runs[3]):
+        assert any('mode="min_size"' in message for message in rank["two loaders"]), rank["two loaders"]

@@ -46,7 +46,7 @@ def test_an_epoch_of_each_loader_has_each_sample_once_over_all_ranks(
 def test_a_distributed_checkpoint_is_resumed_by_other_numbers_of_ranks(runs: Runs, kind: str) -> None:
     """Four ranks stop in mid-epoch, then two, then three end the epoch: each sample once, also if saved in a thread."""
     parts = [rank[f"FSDP2: {kind}"] for size in (4, 2, 3) for rank in runs[size]]
-    row = Row(f"FSDP2, DCP {kind}", RESUMABLE, "4 -> 2 -> 3", KINDS[kind][0], outcome(parts), "resume")
+    row = Row(f"FSDP2, DCP {kind}", RESUMABLE, "4 -> 2 -> 3", KINDS[kind], outcome(parts), "resume")
     assert row.result == WHOLE, row
     assert [len(part) for part in parts[:6]] == [NUM_BEFORE] * 6
     for rank in (*runs[4], *runs[2]):  # as many ranks have the batches and weights that followed

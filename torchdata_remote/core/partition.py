@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -58,18 +58,18 @@ class SamplePartition:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def between(self, start: int, stop: int) -> Iterator[Piece]:
-        """Yield the pieces that make up samples ``start`` to ``stop`` (exclusive) of this order."""
-        index = int(np.searchsorted(self._ends, start, side="right"))
-        while start < stop:
-            shard, first, last = int(self._shards[index]), int(self._firsts[index]), int(self._lasts[index])
-            end = int(self._ends[index])
-            first = last - (end - start)
-            yield Piece(shard, first, min(last, first + stop - start))
-            start, index = end, index + 1
+    def between(self, start: int, stop: int) -> list[Piece]:
+        """Return the pieces that make up samples ``start`` to ``stop`` (exclusive) of this order."""
+        if start >= stop:
+            return []
+        first, last = (int(np.searchsorted(self._ends, at, side="right")) for at in (start, stop - 1))
+        firsts, lasts = (column[first : last + 1].copy() for column in (self._firsts, self._lasts))
+        firsts[0] = lasts[0] - (int(self._ends[first]) - start)
+        lasts[-1] -= int(self._ends[last]) - stop
+        return list(map(Piece, self._shards[first : last + 1].tolist(), firsts.tolist(), lasts.tolist()))
 
-    def share(self, slot: int, num_slots: int) -> Iterator[Piece]:
-        """Yield the pieces of one of ``num_slots`` shares, whose lengths differ by one sample at most."""
+    def share(self, slot: int, num_slots: int) -> list[Piece]:
+        """Return the pieces of one of ``num_slots`` shares, whose lengths differ by one sample at most."""
         return self.between(slot * len(self) // num_slots, (slot + 1) * len(self) // num_slots)
 
     def equalized(self, num_slots: int, epoch: int, mode: EqualizeMode, listed: Ints) -> SamplePartition:

@@ -17,63 +17,43 @@ _MIN_SHARED_BYTES = 64 << 10
 
 
 class SharedColumns:
-    """Read-only columns by name.
+    """Read-only columns by name, in :class:`SharedMemory` if they are large and it can be created.
 
-    Forked workers have the memory of their parent. When a worker is started in another way, the columns are moved into
-    :class:`SharedMemory`, and the pickle holds its descriptor. Any other pickle, such as one to a file or for another
-    host, and that of a small table, holds the columns.
+    Forked workers have the memory of their parent, and the pickle for a process that is being started holds its
+    descriptor. Any other pickle, such as one to a file or for another host, and that of a small table, holds the
+    columns.
 
     Args:
         columns: one-dimensional arrays.
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self.columns: dict[str, Column] = dict(columns)
+        self.columns, self._layout = dict(columns), _Layout()
         self._memory: SharedMemory | None = None
-        self._layout: _Layout = []
+        num_bytes = 0
+        for name, column in columns.items():
+            self._layout.append((name, column.dtype.str, num_bytes, len(column)))
+            num_bytes += column.nbytes + -column.nbytes % _ALIGNMENT
+        memory = SharedMemory.create(num_bytes) if num_bytes >= _MIN_SHARED_BYTES else None
+        if memory is not None and all(
+            memory.write(np.ascontiguousarray(columns[name]), start) for name, _, start, _ in self._layout
+        ):
+            self._map(memory)
 
-    def share(self) -> bool:
-        """Move the columns into shared memory, if a worker is being started that can map it; returns whether it can.
-
-        Views of the columns keep their own memory: replace them by views of the new ``columns``.
-        """
-        if not SharedMemory.can_be_sent():
-            return False
-        if self._memory is None:
-            layout, num_bytes = _layout(self.columns)
-            if num_bytes < _MIN_SHARED_BYTES:
-                return False
-            memory = SharedMemory.create(num_bytes)
-            if memory is None or not all(
-                memory.write(np.ascontiguousarray(self.columns[name]), start) for name, _, start, _ in layout
-            ):
-                return False
-            self._map(memory, layout)
-        return True
-
-    def _map(self, memory: SharedMemory, layout: _Layout) -> None:
-        view = memory.view()
-        self._memory, self._layout = memory, layout
+    def _map(self, memory: SharedMemory) -> None:
+        self._memory, view = memory, memory.view()
         self.columns = {
-            name: np.frombuffer(view, np.dtype(kind), length, start) for name, kind, start, length in layout
+            name: np.frombuffer(view, np.dtype(kind), length, start) for name, kind, start, length in self._layout
         }
 
     def __reduce__(self) -> Any:
-        if self.share():
+        if self._memory is not None and SharedMemory.can_be_sent():
             return _mapped, (self._memory, self._layout)
         return SharedColumns, ({name: np.ascontiguousarray(column) for name, column in self.columns.items()},)
 
 
-def _layout(columns: Mapping[str, Column]) -> tuple[_Layout, int]:
-    layout: _Layout = []
-    at = 0
-    for name, column in columns.items():
-        layout.append((name, column.dtype.str, at, len(column)))
-        at += column.nbytes + -column.nbytes % _ALIGNMENT
-    return layout, at
-
-
 def _mapped(memory: SharedMemory, layout: _Layout) -> SharedColumns:
     columns = SharedColumns({})
-    columns._map(memory, layout)
+    columns._layout = layout
+    columns._map(memory)
     return columns

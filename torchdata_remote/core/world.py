@@ -109,6 +109,10 @@ class World:
         """Number of readers among all ranks."""
         return self.num_workers * self.world_size
 
+    def slots_of_ranks(self, num_workers: int) -> list[list[World]]:
+        """Return the worlds of each rank's workers."""
+        return [replace(self, rank=rank).workers(num_workers) for rank in range(self.world_size)]
+
     def workers(self, num_workers: int) -> list[World]:
         """Return the worlds of this rank's workers; this world if there are none."""
         if num_workers <= 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
@@ -13,10 +13,14 @@ import torch
 from torch.utils.data import Dataset
 
 from ..core.frameworks.collating import check_item
+from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
+from ..fetch.session import FetchSession
+from ..formats.error_policy import Skipped
 
 Item = TypeVar("Item", covariant=True)
+T = TypeVar("T")
 
 
 def as_index(index: Any) -> int:
@@ -34,13 +38,47 @@ def as_index(index: Any) -> int:
     )
 
 
+def until_error(items: Iterable[T], errors: list[Exception]) -> Iterator[T]:
+    """Yield items that are read ahead. An error ends them and is kept, to be raised after what was read before it."""
+    try:
+        yield from items
+    except Exception as error:  # noqa: BLE001  # the caller raises it
+        errors.append(error)
+
+
 class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
-    """Items with indices from 0. torch's ``DataLoader`` requests a complete batch by ``__getitems__``."""
+    """Items with indices from 0. torch's ``DataLoader`` requests a complete batch by ``__getitems__``.
+
+    Args: as :class:`RemoteFiles`.
+    """
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any] | None,
+        max_in_flight: int,
+        cache_dir: str | None,
+        cache_bytes: int | None,
+        retry: RetryPolicy | None,
+        backend: Backend,
+    ) -> None:
+        options = FetchOptions(
+            max_in_flight=max_in_flight,
+            retry=policy_of(retry),
+            backend=backend,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self._session = FetchSession(options, StorageOptions(storage_options))
+        self.skipped = Skipped()
 
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Item], None, None]:
+    def names_digest(self) -> str:
+        """Digest of the names of the items in their order."""
+        raise NotImplementedError
+
+    def _items(self, batches: Iterator[Sequence[int]]) -> Generator[list[Item], None, None]:
         """Yield the items of each batch; ``batches`` is read ahead. Indices are at least 0 and less than ``len``."""
         raise NotImplementedError
 
@@ -55,7 +93,10 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
             TypeError: for an index that is not an integer.
         """
         end_worker_with_trainer()
-        return self._items([self._number(index) for index in batch] for batch in batches)
+        errors = list[Exception]()
+        yield from self._items(until_error(([self._number(index) for index in batch] for batch in batches), errors))
+        if errors:
+            raise errors.pop()  # which is referred to by the frames of its traceback, and would stay with them
 
     def _number(self, index: Any) -> int:
         number, num_items = as_index(index), len(self)

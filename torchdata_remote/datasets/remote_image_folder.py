@@ -8,24 +8,24 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
 from ..core.options import Backend, RetryPolicy
-from ..core.urls import RemoteUrl, redact
+from ..core.shared_columns import Column
+from ..core.urls import redact
 from ..fetch.listing.index_file import Index
 from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
-from ._files_dataset import FilesDataset, OnError, limit_of
+from .remote_files import FileTable, OnError, RemoteFiles
 
 NO_CLASS = -1
 
 
 @explained
-class RemoteImageFolder(FilesDataset):
+class RemoteImageFolder(RemoteFiles):
     """The images below a folder as torchvision's ``ImageFolder``: ``[i] -> (image, label)``.
 
     The folder may be a prefix of a bucket.
@@ -101,13 +101,14 @@ class RemoteImageFolder(FilesDataset):
         retry: RetryPolicy | None = None,
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
-        limit = limit_of(limit)
         self.transform = check.function_or_none("transform", transform, example="torchvision.transforms.ToTensor()")
         self.target_transform = check.function_or_none("target_transform", target_transform, example="int")
-        self._decode: Callable[[bytes], Any] = check.function("decoder", decoder, example="decoders.rgb")
+        self._decode = check.function("decoder", decoder, example="decoders.rgb")
+        self._classes = classes
         super().__init__(
             url,
             index=index,
+            limit=limit,
             storage_options=storage_options,
             max_in_flight=max_in_flight,
             on_error=on_error,
@@ -116,14 +117,18 @@ class RemoteImageFolder(FilesDataset):
             retry=retry,
             backend=backend,
         )
-        # Numbered by all files, also behind the limit
-        numbers, self.class_to_idx = _labelled(self._files.paths, classes)
-        self._files = self._files.with_labels(numbers).first(limit)
 
-    @property
-    def _labels(self) -> NDArray[np.int32]:
-        assert self._files.labels is not None
-        return self._files.labels
+    def _label(self, paths: Sequence[str]) -> Mapping[str, Column]:
+        classes = vars(self).pop("_classes")  # which workers do not need, and may not be able to get
+        self.class_to_idx: dict[str, int] = {}
+        if classes is None and not any("/" in path for path in paths):
+            return {"labels": np.full(len(paths), NO_CLASS, np.int32)}
+        labeller = labeller_of(classes)
+        labels, table = assign_labels(labeller, paths)
+        self.class_to_idx = {key: entry["id"] for key, entry in table.items()}
+        if isinstance(labeller, NumberedClasses):
+            self.class_to_idx = dict(labeller.numbers)
+        return {"labels": labels}
 
     @cached_property
     def classes(self) -> list[str]:
@@ -134,19 +139,16 @@ class RemoteImageFolder(FilesDataset):
     @property
     def targets(self) -> list[int]:
         """The label of each image."""
-        labels: list[int] = self._labels.tolist()
+        labels: list[int] = self._files.labels.tolist()
         return labels
 
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
         """URL and label of each image, created on access."""
-        return _Samples(self._files.urls, self._labels)
-
-    def _decoder(self) -> Callable[[bytes], Any]:
-        return self._decode
+        return _Samples(self._files)
 
     def _item(self, number: int, value: Any) -> tuple[Any, Any]:
-        label: Any = int(self._labels[number])
+        label: Any = int(self._files.labels[number])
         image = value if self.transform is None else self.transform(value)
         return image, label if self.target_transform is None else self.target_transform(label)
 
@@ -154,24 +156,13 @@ class RemoteImageFolder(FilesDataset):
 class _Samples(Sequence[tuple[str, int]]):
     """Sequence of URLs with their labels."""
 
-    def __init__(self, urls: Sequence[RemoteUrl], labels: NDArray[np.int32]) -> None:
-        self._urls, self._labels = urls, labels
+    def __init__(self, files: FileTable) -> None:
+        self._files = files
 
     def __len__(self) -> int:
-        return len(self._urls)
+        return len(self._files.urls)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        return redact(self._urls[index]), int(self._labels[index])
-
-
-def _labelled(paths: Sequence[str], classes: Classes | Labeller | None) -> tuple[NDArray[np.int32], dict[str, int]]:
-    """Return the label of each file, and the label of each class."""
-    if classes is None and not any("/" in path for path in paths):
-        return np.full(len(paths), NO_CLASS, np.int32), {}
-    labeller = labeller_of(classes)
-    labels, table = assign_labels(labeller, paths)
-    if isinstance(labeller, NumberedClasses):
-        return labels, dict(labeller.numbers)
-    return labels, {key: entry["id"] for key, entry in table.items()}
+        return redact(self._files.urls[index]), int(self._files.labels[index])

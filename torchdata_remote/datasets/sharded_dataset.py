@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.arguments import check
 from ..core.arguments.calls import explained
-from ..core.options import Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
-from ..core.threads.ordered_map import Task, ordered_map
+from ..core.options import Backend, RetryPolicy
+from ..core.shared_memory import SharedMemory
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
 from ..fetch.listing.patterns import literal_url
@@ -21,19 +23,54 @@ from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.sample_ranges import read_offsets
 from ..fetch.sample_table import Int64s, Members
-from ..fetch.session import FetchSession
 from ..fetch.views import CoalescedRead, RangeCoalescer
-from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, raise_error
 from ..formats.grouping import samples_of
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample import Sample, ignored_kind, split_key
-from ..formats.sample_index import Offsets
+from ..formats.sample_index import ENTRY_BYTES, Offsets
 from ..formats.tar import BLOCK, END_OF_ARCHIVE, TarOptions, first_name, read_member_batches
-from ._map_style import MapStyle
-from ._shard_table import ShardOffsets, ShardTable
+from ._map_style import MapStyle, until_error
 
 _BATCHES_AHEAD = 4
 _BORDER_BYTES = 3 * BLOCK  # after a sample: the next header, and a header that extends it
+
+
+class _Offsets:
+    """The indexes of all shards, one after the other: zero, until one is read. Workers of a host read each once.
+
+    Args:
+        num_entries: of all indexes. Memory for them is taken when they are written.
+        memory: of the process that starts this one.
+    """
+
+    def __init__(self, num_entries: int, memory: SharedMemory | None = None) -> None:
+        self._memory = memory or SharedMemory.create(num_entries * ENTRY_BYTES)
+        self._written = set[int]()  # last entries of indexes that are known to be in the memory
+        self.entries: Offsets = np.zeros(num_entries, np.uint64)
+        if self._memory is not None:
+            self.entries = np.frombuffer(self._memory.view(), np.uint64)
+
+    def has(self, last: int) -> bool:
+        """Whether an index was written, by this process or another one, from its last entry, which is never 0."""
+        if self._memory is None:
+            return bool(self.entries[last])
+        # Read by a call of the system, which orders it after the writing of the entries before
+        if last not in self._written and any(self._memory.read(ENTRY_BYTES, last * ENTRY_BYTES)):
+            self._written.add(last)
+        return last in self._written
+
+    def write(self, last: int, offsets: Offsets) -> None:
+        """Write an index whose last entry has this number."""
+        first, memory = last + 1 - len(offsets), self._memory
+        if memory is not None:
+            if memory.write(offsets[:-1], first * ENTRY_BYTES) and memory.write(offsets[-1:], last * ENTRY_BYTES):
+                return
+            self._memory, self.entries = None, np.array(self.entries)
+        self.entries[first : last + 1] = offsets
+
+    def __reduce__(self) -> Any:
+        return _Offsets, (len(self.entries), self._memory if SharedMemory.can_be_sent() else None)
 
 
 class _PendingBatch(NamedTuple):
@@ -99,25 +136,18 @@ class ShardedDataset(MapStyle[Any]):
         backend: Backend = Backend.AUTOMATIC,
     ) -> None:
         self.transform = check.function_or_none("transform", transform, example="lambda sample: sample['jpg']")
-        self.skipped = Skipped()
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
-        options = FetchOptions(
-            max_in_flight=max_in_flight,
-            retry=policy_of(retry),
-            backend=backend,
-            cache_dir=cache_dir,
-            cache_bytes=cache_bytes,
-        )
-        self._session = FetchSession(options, StorageOptions(storage_options))
+        super().__init__(storage_options, max_in_flight, cache_dir, cache_bytes, retry, backend)
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
-        found = read_shard_set(source, self._session.storage_options, options.retry)
+        found = read_shard_set(source, self._session.storage_options, self._session.options.retry)
         for shard, entry in zip(found.shards, found.manifest, strict=True):
             require_size(shard, shard.size, entry.num_bytes)
-        self._shards = ShardTable(found.shards)
-        self._ends = np.cumsum(self._shards.counts)  # number of samples up to each shard
-        self._offsets = ShardOffsets(self._shards.counts)
+        self._shards = found.shards
+        self._ends = np.cumsum([shard.num_samples or 0 for shard in found.shards])  # of samples, up to each shard
+        self._is_summed = np.array([shard.index_crc32 is not None for shard in found.shards])
+        self._offsets = _Offsets(int(self._ends[-1]) + len(found.shards))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -126,67 +156,58 @@ class ShardedDataset(MapStyle[Any]):
         """Digest of the names and numbers of samples of the shards, in the order of the items."""
         return StringColumn(f"{base_name(shard)} {shard.num_samples}" for shard in self._shards).digest()
 
-    def _items(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
+    def _items(self, batches: Iterator[Sequence[int]]) -> Generator[list[Any], None, None]:
         self._session.keep()
-        options = self._session.options
-        source, ahead, held_bytes = iter(batches), deque[_PendingBatch](), 0
-        ended: Exception | None = None
+        ahead, errors, held_bytes = deque[_PendingBatch](), list[Exception](), 0
         with RangeCoalescer(self._session) as coalescer:
+            requested = until_error((self._request(batch, coalescer) for batch in batches), errors)
             try:
                 while True:
-                    while ended is None and (
-                        not ahead or (len(ahead) < _BATCHES_AHEAD and held_bytes < options.max_buffer_bytes)
+                    while not ahead or (
+                        len(ahead) < _BATCHES_AHEAD and held_bytes < self._session.options.max_buffer_bytes
                     ):
-                        try:
-                            ahead.append(self._request(next(source), coalescer))
-                            held_bytes += ahead[-1].read.num_bytes
-                        except Exception as error:  # noqa: BLE001, PERF203  # raised after the batches before it
-                            ended = error
-                    if ahead:
-                        items = self._finish(ahead[0])
-                        held_bytes -= ahead.popleft().read.num_bytes
-                        yield items
-                    elif isinstance(ended, StopIteration):
-                        return
-                    elif ended is not None:
-                        raise ended
+                        if (pending := next(requested, None)) is None:
+                            break
+                        ahead.append(pending)
+                        held_bytes += pending.read.num_bytes
+                    if not ahead:
+                        break
+                    items = self._finish(ahead[0])
+                    held_bytes -= ahead.popleft().read.num_bytes
+                    yield items
             finally:
                 for pending in ahead:
                     pending.read.cancel()  # requests that have not started are dropped
+        if errors:
+            raise errors.pop()
 
     def _request(self, batch: Sequence[int], coalescer: RangeCoalescer) -> _PendingBatch:
         """Request the samples of a batch."""
         samples, positions = np.unique(np.array(batch, np.int64), return_inverse=True)
         shards = np.searchsorted(self._ends, samples, side="right")
         used, objects = np.unique(shards, return_inverse=True)
-        self._read_indexes(used.tolist())
-        within = samples - np.concatenate([[0], self._ends])[shards]
-        pairs = list(zip(shards.tolist(), within.tolist(), strict=True))
-        starts = np.array([self._offsets[shard][at] for shard, at in pairs], np.int64)
-        ends = np.array([self._offsets[shard][at + 1] for shard, at in pairs], np.int64)
-        borders = np.array([self._border_bytes(shard, at) for shard, at in pairs], np.int64)
+        last_entries = self._ends[used] + used  # each index has one entry more than its shard has samples
+        self._read_indexes(used.tolist(), last_entries.tolist())
+        entries, at = self._offsets.entries, samples + shards
+        starts, ends, lasts = (entries[i].astype(np.int64) for i in (at, at + 1, last_entries[objects]))
+        # Read after a sample, to validate an index whose checksum is not in the manifest
+        borders = np.where(self._is_summed[shards], 0, np.minimum(_BORDER_BYTES, lasts - ends))
         urls = [self._shards[shard] for shard in used]
         members = Members(urls, [], objects, starts, ends - starts + borders, np.ones(len(samples), np.int64))
-        sample_urls = [self._shards[shard] for shard in shards]
-        return _PendingBatch(samples, positions, ends - starts, sample_urls, coalescer.start_read(members))
+        return _PendingBatch(
+            samples, positions, ends - starts, [urls[at] for at in objects], coalescer.start_read(members)
+        )
 
-    def _border_bytes(self, shard: int, at: int) -> int:
-        """Number of bytes to read after a sample, to validate an index whose checksum is not in the manifest."""
-        if self._shards[shard].index_crc32 is not None:
-            return 0
-        return min(_BORDER_BYTES, int(self._offsets[shard][-1] - self._offsets[shard][at + 1]))
-
-    def _read_indexes(self, shards: Sequence[int]) -> None:
-        """Read the indexes that are not in memory yet, concurrently."""
-        missing = [shard for shard in shards if shard not in self._offsets]
-        tasks = [self._read_index(shard) for shard in missing]
+    def _read_indexes(self, shards: list[int], last_entries: list[int]) -> None:
+        """Read the indexes that no process of the host has read yet, concurrently."""
+        missing = {shard: last for shard, last in zip(shards, last_entries, strict=True) if not self._offsets.has(last)}
+        tasks = (partial(self._read_index, shard) for shard in missing)
         found = ordered_map(tasks, max_threads=min(len(missing), self._session.options.max_in_flight) or 1)
-        for shard, offsets in zip(missing, found, strict=True):
-            self._offsets[shard] = offsets
+        for last, offsets in zip(missing.values(), found, strict=True):
+            self._offsets.write(last, offsets)
 
-    def _read_index(self, shard: int) -> Task[Offsets]:
-        options, retry = self._session.storage_options, self._session.options.retry
-        return lambda wait: read_offsets(self._shards[shard], options, retry)
+    def _read_index(self, shard: int, wait: object) -> Offsets:
+        return read_offsets(self._shards[shard], self._session.storage_options, self._session.options.retry)
 
     def _finish(self, pending: _PendingBatch) -> list[Any]:
         data = pending.read.wait()

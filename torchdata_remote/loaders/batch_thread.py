@@ -12,11 +12,14 @@ from contextlib import suppress
 from itertools import count, islice
 from typing import Any, NamedTuple
 
-from ..core.frameworks.untrained_batches import Snapshot
 from ..core.threads.at_exit import close_at_exit
 from ..core.threads.forks import ForkSafeThread
 from ..core.threads.pool import CLOSED, PoolClosedError, next_item
 from .device_copies import BatchCopies, Event
+from .state.state_format import State
+
+Snapshot = Callable[[], State]
+"""A position that was captured at little cost; the call makes the state of it."""
 
 
 class _StoppedError(Exception):

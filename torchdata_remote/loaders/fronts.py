@@ -43,9 +43,10 @@ def stateful_loader(
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] | BaseContext = "forkserver",
     worker_init_fn: Callable[[int], None] | None = None,
     timeout_s: float = 0,
-    state_of_all_ranks: bool = False,
+    state_of_all_ranks: bool | None = None,
     list_once: bool = False,
     list_in_rank_0: bool = False,
+    equalize: bool = True,
 ) -> StatefulLoader:
     """Build a loader of batches that can be stopped anywhere and resumed with other numbers of workers and ranks.
 
@@ -67,8 +68,7 @@ def stateful_loader(
 
     With a process group, ranks compare shards, chain, epoch, number of streams and positions before the first batch: in
     each pass with ``equalize_ranks``, otherwise in the first one and after a state was loaded. ``load_state_dict``
-    exchanges the ranks' states. ``state_dict`` waits for the other ranks only with ``state_of_all_ranks``, or if a
-    framework calls it that stores one state for all ranks.
+    exchanges the ranks' states. ``state_dict`` waits for the other ranks only with ``state_of_all_ranks``.
 
     Args:
         pipe: the chain, with ``sharding_filter_rank`` after its URLs.
@@ -83,13 +83,17 @@ def stateful_loader(
             send functions of a notebook, lambdas and closures by value.
         worker_init_fn: called with the worker's number when it starts.
         timeout_s: seconds that a batch may take; 0 waits without limit.
-        state_of_all_ranks: ``state_dict`` is a collective call: each rank makes it, and gets the state of all ranks as
-            one ``str``, for checkpoints that store rank 0's objects only (``torch.distributed.checkpoint``, Lightning,
-            Accelerate).
+        state_of_all_ranks: ``True``: ``state_dict`` is a collective call: each rank makes it, and gets the state of all
+            ranks as one ``str``, for checkpoints that store rank 0's objects only (``torch.distributed.checkpoint``,
+            Fabric, Ray Train). ``False``: it is the state of this rank. ``None``: the same, and with a process group
+            it warns once. Accelerate and the callback for Lightning set ``True``.
         list_once: all epochs read the listing of the first one. Otherwise each epoch lists again, and reads objects
             that were added or replaced since.
         list_in_rank_0: with a process group, rank 0 lists, and sends the listing to the other ranks. All ranks then
             have to start each epoch together. An error of rank 0 is raised in all ranks.
+        equalize: whether all ranks end an epoch after the same number of batches, where samples are shuffled and a
+            manifest with indexes counts them. Their shares differ by one sample; what is left out, less than a batch in
+            a worker and other samples in each epoch, is said once. Elsewhere rank 0 warns.
 
     Returns:
         StatefulLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
@@ -135,6 +139,7 @@ def stateful_loader(
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,
         list_in_rank_0=list_in_rank_0,
+        equalize=equalize,
         **batches,
         **workers,
     )
@@ -167,9 +172,10 @@ def thread_loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     device: torch.device | str | int | None = None,
     pin_memory: bool | None = None,
-    state_of_all_ranks: bool = False,
+    state_of_all_ranks: bool | None = None,
     list_once: bool = False,
     list_in_rank_0: bool = False,
+    equalize: bool = True,
 ) -> ThreadLoader:
     """Build a loader without processes: a thread reads the chain and makes batches, other threads decode.
 
@@ -199,6 +205,7 @@ def thread_loader(
         state_of_all_ranks: as for :func:`stateful_loader`.
         list_once: as for :func:`stateful_loader`.
         list_in_rank_0: as for :func:`stateful_loader`.
+        equalize: as for :func:`stateful_loader`.
 
     Returns:
         ThreadLoader: an iterable of batches, with ``state_dict``, ``load_state_dict`` and ``set_epoch``.
@@ -234,5 +241,6 @@ def thread_loader(
         state_of_all_ranks=state_of_all_ranks,
         list_once=list_once,
         list_in_rank_0=list_in_rank_0,
+        equalize=equalize,
         **batches,
     )

@@ -146,6 +146,7 @@ class Listings:
         self.in_rank_0 = False  # whether rank 0 lists for all ranks of the process group
         self._of_all_passes: bytes | None = None
         self._of_this_pass: bytes | None = None  # in this process
+        self._latest: bytes | None = None
         self._handover = Handover()
 
     def of(self, epoch: int) -> Listed | Exception | None:
@@ -153,15 +154,18 @@ class Listings:
         data = self._of_all_passes or self._of_this_pass or self._handover.load(epoch)
         return None if data is None else unpacked(data)
 
+    @property
+    def latest(self) -> Listed | Exception | None:
+        """What this process has listed last for other processes, if it has."""
+        return None if self._latest is None else unpacked(self._latest)
+
     def keep(self, listed: Listed) -> None:
         """Let all passes read this listing."""
-        self._of_all_passes = packed(listed)
+        self._of_all_passes = self._latest = packed(listed)
 
-    @property
-    def kept(self) -> Listed | None:
-        """The listing that all passes read, if there is one."""
-        listed = None if self._of_all_passes is None else unpacked(self._of_all_passes)
-        return listed if isinstance(listed, Listed) else None
+    def keep_those_of(self, other: Listings) -> None:
+        """Let all passes read the listing that those of another one read, if there is one."""
+        self._of_all_passes = self._latest = other._of_all_passes
 
     @contextmanager
     def made(self, make: Callable[[], Listed], world: World, epoch: int, num_workers: int) -> Iterator[None]:
@@ -179,6 +183,7 @@ class Listings:
             data = data if all(kept.values()) else None
         if data is None:
             data = self._listed(make, world, num_workers)
+        self._latest = data
         if data is not None and num_workers > 0:
             self._handover.store(epoch, data)
         elif data is not None:
@@ -206,7 +211,7 @@ class Listings:
         return data
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_of_this_pass": None}
+        return {**vars(self), "_of_this_pass": None, "_latest": None}
 
 
 def _packed_error(error: Exception) -> bytes | None:

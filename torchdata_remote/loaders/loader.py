@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
+from itertools import islice
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -13,28 +18,27 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from ..core.arguments import check
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
-from ..core.frameworks import lightning_loops, lightning_resume
-from ..core.frameworks.call_stack import callers
-from ..core.frameworks.loader_length import num_batches
-from ..core.frameworks.untrained_batches import Snapshot, UntrainedBatches
+from ..core.frameworks.read_ahead import LIGHTNING_LINE, missing_line, warn_of_missing_line
 from ..core.notices.progress_bar import waiting
+from ..core.processes.job_signals import start_fork_server
 from ..core.processes.processors import num_processors_of_rank
 from ..core.processes.worker_errors import ended_on_error
-from ..core.rank_exchange import in_group
+from ..core.rank_exchange import in_group, made_by_each
 from ..core.unbroken import unbroken
-from ..core.world import World
+from ..errors import StateError
 from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of
 from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
 from .rank_exchange import compared_first, merged_in_group, states_of_all
+from .ranks_together import ended_together, num_batches_of_rank
 from .resumable import Resumable
-from .state.state_format import ALL_RANKS, CYCLED, State, begin_next_epoch, make_state, merge_states, states_in
+from .state.state_format import ALL_RANKS, State, begin_next_epoch, make_state, merge_states, states_in
 from .stream_counts import end_together
 from .torchdata_iterator import Position, next_worker_in, position_of, started, state_of_workers
 from .trainers.accelerate import Accelerated
-from .unequal_ranks import require_equal_batches, warning_of_unequal_ranks
 
 _MAX_SEED = (1 << 63) - 1
+_MOST_KEPT = 16  # positions of a pass, until trained() is called
 _COPIED = (
     "batch_size",
     "num_workers",
@@ -46,6 +50,7 @@ _COPIED = (
     "prefetch_factor",
     "persistent_workers",
     "state_of_all_ranks",
+    "equalize",
 )
 
 
@@ -55,9 +60,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
 
     Args:
         dataset: the chain.
-        state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states.
+        state_of_all_ranks: whether ``state_dict`` exchanges the ranks' states; ``None`` does not, and warns.
         list_once: whether all epochs read the listing of the first one.
         list_in_rank_0: whether rank 0 lists for all ranks.
+        equalize: whether all ranks end a pass after the same number of batches.
         **options: of ``StatefulDataLoader``.
     """
 
@@ -68,82 +74,115 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
         self,
         dataset: Resumable,
         *,
-        state_of_all_ranks: bool = False,
+        state_of_all_ranks: bool | None = None,
         list_once: bool = False,
         list_in_rank_0: bool = False,
+        equalize: bool = True,
         **options: Any,
     ) -> None:
         with without_warning_of_vitals():
             super().__init__(dataset, snapshot_every_n_steps=1, **torchdata_options(dataset, options))
+        if self.num_workers > 0:
+            start_fork_server(self.multiprocessing_context)
         self.generator = torch.Generator()  # of worker seeds; torch would draw from the global random state
-        self.state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
+        if state_of_all_ranks is not None:
+            state_of_all_ranks = check.flag("state_of_all_ranks", state_of_all_ranks)
+        self.state_of_all_ranks = state_of_all_ranks
+        self.equalize = check.flag("equalize", equalize)
+        self.was_told = False  # that ranks have different numbers of batches
         dataset.listings.once = check.flag("list_once", list_once)
         dataset.listings.in_rank_0 = check.flag("list_in_rank_0", list_in_rank_0)
         dataset.batch_options = BatchOptions.of(self)
         dataset.read_by_workers, dataset.expected_workers = None, max(1, self.num_workers)
+        self._latest: weakref.ref[Any] | None = None  # the batches of the latest pass
         self._epoch, self._first_worker = -1, 0  # of the latest pass; its first worker has that worker's streams
-        self._has_pass = False  # whether a pass was started since a state was loaded
         self._is_pending = False  # whether no batch was asked for since it was started
-        self._position: list[Position] = [(False, None)]  # after its last batch; torch's __setattr__ can be interrupted
-        self._num_passes = 0
+        # Number of batches and position after them, of the pass that was started since a state was loaded
+        self._kept: deque[tuple[int, Position]] = deque()
+        self._num_trained: int | None = None  # of its batches; None where each that was handed out counts
         self._compared = False  # whether ranks have compared what they read since the last state was loaded
-        self._untrained = UntrainedBatches()
+        self._missing_line: str | None = None  # of a script whose framework reads ahead
+        self._warned = False
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be this epoch; one of this epoch that was begun, without a batch, goes on."""
         if not (self._is_pending and epoch == self._epoch):  # trainers call this after iter()
             self.dataset.set_epoch(epoch)
-            self._has_pass, self._state_before = False, None
+            self._kept = deque()
+
+    def trained(self, num_batches: int) -> None:
+        """Count the batches of this pass that were trained on: the state is that after them.
+
+        For a training that reads batches ahead, such as by Ray's ``prepare_data_loader``: call it after each step. From
+        the first call on, a batch that was handed out counts only when it is named here. Where more than 15 batches are
+        read ahead, call ``trained(0)`` before the first pass.
+
+        Args:
+            num_batches: since the pass was started, from 0. A resumed pass begins with 0, too.
+
+        Raises:
+            ValueError: if the pass has handed out fewer batches, or if a larger number was named before.
+        """
+        num_batches = whole("trained: num_batches", num_batches, at_least=0)
+        kept = self._kept
+        if not kept and num_batches:
+            raise ValueError(f"trained({num_batches}): no pass has begun. Call it after a step, with a number from 1.")
+        if kept and not kept[0][0] <= num_batches <= kept[-1][0]:
+            raise ValueError(
+                f"trained({num_batches}): this pass has handed out {kept[-1][0]} batches, and positions are known from "
+                f"{kept[0][0]} on. Count from the start of the pass; to read far ahead, call trained(0) before it."
+            )
+        self._num_trained = num_batches
+        if kept:
+            self._position()
+
+    def _position(self) -> Position:
+        kept = self._kept
+        if self._num_trained is None:
+            return kept[-1 - self._num_ahead][1]
+        while len(kept) > 1 and kept[1][0] <= self._num_trained:
+            kept.popleft()
+        return kept[0][1]
 
     def state_dict(self) -> State:
         """The state of this rank after the last batch that was handed out: plain JSON.
 
-        After the end of a pass it is the start of the next epoch. ``merge_states`` merges the states of all ranks.
+        After the end of a pass it is the start of the next epoch. ``merge_states`` merges the states of all ranks. See
+        :meth:`trained` for batches that are read ahead.
 
         With ``state_of_all_ranks``, every rank has to call this, and each gets the state of all ranks: one ``str`` of
-        JSON under the key ``"all_ranks"``. Without the option the result is the same if the caller is a framework that
-        asks every rank and stores one answer: ``torch.distributed.checkpoint``, Accelerate, Lightning, Fabric.
-
-        Batches that Lightning or Ray Train has prefetched, and not trained on, count as not handed out.
+        JSON under the key ``"all_ranks"``.
         """
-        if not (self.state_of_all_ranks or _stores_one_for_all_ranks()):
+        if not self._warned and self._num_trained is None and self._missing_line is not None:
+            self._warned = True
+            warn_of_missing_line(self._missing_line)
+        elif not self._warned and self.state_of_all_ranks is None and in_group(self.dataset.world()):
+            self._warned = True
+            warnings.warn(
+                "state_dict() returns the state of this rank, and a checkpoint that stores one rank's would lose the "
+                "others. Pass state_of_all_ranks=True to the loader, for torch.distributed.checkpoint, Fabric, Ray "
+                f"Train and checkpoints of rank 0, and add {LIGHTNING_LINE}; False says that each rank stores its own.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        if not self.state_of_all_ranks:
             return self.rank_state()
-        cycled = {CYCLED: True} if lightning_loops.is_cycled(self) else {}
-        return {ALL_RANKS: merged_in_group(self.dataset.world(), self.rank_state), **cycled}
+        return {ALL_RANKS: merged_in_group(self.dataset.world(), self.rank_state)}
 
     def rank_state(self) -> State:
         """The state of this rank, also where ``state_dict`` exchanges those of all ranks."""
-        if self._state_before is not None:
-            return dict(self._state_before)
-        if not self._has_pass:
+        if not self._kept:
             return self._with_next_worker(self.dataset.state_dict(), self.dataset.first_worker)
-        state = self._untrained.state() or self._captured(self._position[0])()
-        loop = lightning_loops.current_fit_loop(self)
-        ended = loop is not None and lightning_loops.epoch_ends(loop) and not self._untrained.is_all_of_pass()
-        return self._of_next_epoch(state) if ended and state["epoch"] == self._epoch else state
-
-    def snapshot(self) -> Snapshot:
-        """Capture the position of this rank at little cost; the returned function makes the state of it."""
-        before = self._state_before  # where Accelerate has prefetched a batch
-        return self._captured(self._position[0]) if before is None else partial(dict, before)
-
-    def snapshot_before_pass(self) -> Snapshot:
-        """Capture the position at which the next pass starts."""
-        return partial(dict, self._state_before_pass())
+        return self._state_at(*self._position())
 
     def end_workers(self) -> None:
         """End the worker processes; the next pass starts new ones."""
         self._iterator = None
 
-    def _captured(self, position_of_pass: Position) -> Snapshot:
-        finished, position = position_of_pass
-        finished = finished and not lightning_loops.epoch_outlasts(self)
-        return partial(self._state_at, position, self._first_worker, finished=finished)
-
-    def _state_at(self, position: Any, first_worker: int, *, finished: bool) -> State:
+    def _state_at(self, finished: bool, position: Any) -> State:
         num_workers = self.num_workers
         state, next_worker = (
-            state_of_workers(position, first_worker, num_workers) if num_workers > 0 else (position(), 0)
+            state_of_workers(position, self._first_worker, num_workers) if num_workers > 0 else (position(), 0)
         )
         return self._of_next_epoch(state) if finished else self._with_next_worker(state, next_worker)
 
@@ -172,105 +211,101 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             StateError: if a state is missing, or does not fit this chain.
         """
         self.load_merged(merge_states(states_of_all(self.dataset.world(), partial(states_in, state_dict))))
-        self._untrained.is_cycled = isinstance(state_dict, Mapping) and CYCLED in state_dict
-        if (loop := lightning_loops.current_fit_loop(self)) is not None:
-            require_equal_batches(self, partial(lightning_resume.set_progress, loop, self))
 
     def load_merged(self, merged: State) -> None:
         """Load a state that contains all streams of this rank, without an exchange between ranks."""
         self.dataset.load_state_dict(merged)
         self.dataset.first_worker = next_worker_in(merged, self.dataset.world(), self.num_workers)
-        self._has_pass, self._compared, self._state_before = False, False, None
+        self._kept, self._compared = deque(), False
 
     def __iter__(self) -> Iterator[Any]:
-        self._follow_lightning()
-        self._untrained.start_pass(self._state_before_pass)
-        dataset = self.dataset
-        epoch, first_worker, loaded = dataset.next_epoch, dataset.first_worker, dataset.loaded
-        if self.num_workers > 0 and (dataset.loaded is not None or epoch != self._epoch + 1):
-            self.end_workers()  # which would read another epoch
+        dataset, self._missing_line = self.dataset, missing_line()
+        epoch, first_worker, resumed = dataset.next_epoch, dataset.first_worker, dataset.loaded is not None
+        before = None if self._latest is None else self._latest()
+        is_open = before is not None and before.gi_frame is not None
+        if resumed or epoch != self._epoch + 1 or is_open:
+            self._iterator = None  # its workers would read another epoch, or have a pass that goes on
         self.generator.manual_seed((torch.initial_seed() + epoch) & _MAX_SEED)
         try:
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
+                lengths = dataset.lengths_of_pass(self.num_workers)
                 batches = self._started()
-                warned = warning_of_unequal_ranks(
-                    self, epoch, loaded, is_first=self._num_passes == 0 or loaded is not None
-                )
         except BaseException:
             self._iterator = None  # workers have ended, with their positions
             raise
+        capture = None if self.num_workers > 0 else dataset.captures_of_pass()
         if self.num_workers > 0:
             dataset.pass_begun()
-        position, self._num_passes = position_of(batches, dataset), self._num_passes + 1
-        checked = warned(self._checked(batches, resumed=loaded is not None))
-        passed = self.for_accelerator(unbroken(self._tracked(checked, batches, self._num_passes)))
-        self._epoch, self._first_worker, self._has_pass, self._is_pending = epoch, first_worker, True, True
-        self._position[0] = position
-        return passed
+        position = partial(position_of, batches, capture)
+        kept = deque([(0, position())])
+        checked = ended_together(self, self._checked(batches, position, resumed=resumed), lengths, resumed=resumed)
+        passed = self._tracked(ended_on_error(checked, batches, self.end_workers), position, kept)
+        self._latest = weakref.ref(passed)
+        self._epoch, self._first_worker, self._is_pending = epoch, first_worker, True
+        self._kept, self._num_trained = kept, None if self._num_trained is None else 0
+        return self.for_accelerator(unbroken(passed))
 
     def _started(self) -> Iterator[Any]:
         """Start the iterator of a pass."""
         return started(self, super().__iter__)
 
-    def _follow_lightning(self) -> None:
-        """Load the state that Lightning's training loop expects of this pass, or warn that there is none."""
-        if (loop := lightning_loops.current_fit_loop(self)) is None:
-            return
-        if (pending := lightning_resume.take_pending_state(loop, self)) is not None:
-            self.load_state_dict(pending)
-        elif self._has_pass and not self._position[0][0] and (first := self._untrained.first):
-            if self._untrained.is_all_of_pass():
-                self.load_merged(first)  # Lightning starts a pass twice
-        elif self._num_passes == 0 and self.dataset.loaded is None and lightning_loops.resumes_in_mid_epoch(loop):
-            lightning_resume.warn_of_repeated_samples("stateful_loader(pipe)")
-
-    def _state_before_pass(self) -> State:
-        state = self.rank_state()
-        return self._of_next_epoch(state) if self._has_pass and state["epoch"] < self.dataset.next_epoch else state
-
-    def _tracked(self, checked: Iterator[Any], batches: Any, number: int) -> Iterator[Any]:
+    def _tracked(
+        self, batches: Iterator[Any], position: Callable[[], Position], kept: deque[tuple[int, Position]]
+    ) -> Generator[Any, None, None]:
         """The batches of a pass; the position after each is stored with it, wherever the next one is interrupted."""
-        self._is_pending = False
-        for batch in ended_on_error(checked, batches, self.end_workers):
-            position = position_of(batches, self.dataset)
-            self._untrained.add(self, partial(self._captured, position))
-            if number == self._num_passes:
-                self._position[0] = position  # the last step: no signal comes between it and the consumer
+        self._is_pending, number = False, 0
+        for number, batch in enumerate(batches, 1):
+            if len(kept) == _MOST_KEPT and self._num_trained is None:
+                kept.popleft()
+            # The last step, of one instruction: no signal comes between it and the consumer
+            kept.append((number, position()))
             yield batch
-        if number == self._num_passes:
-            self._position[0] = position_of(batches, self.dataset)
+        kept.append((number, (True, position()[1])))
 
-    def _checked(self, batches: Iterator[Any], *, resumed: bool) -> Iterator[Any]:
+    def _checked(self, batches: Iterator[Any], position: Callable[[], Position], *, resumed: bool) -> Iterator[Any]:
         """The batches; before the first one, ranks compare what they read."""
         # Ranks that need not end together compare in the first pass and after a load only: later they would deadlock.
         if not in_group(self.dataset.world()) or (self._compared and not end_together(self.dataset)):
             return batches
-        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, batches, resumed=resumed))
+        return compared_first(self.dataset.world(), batches, partial(self._what_is_read, position, resumed=resumed))
 
-    def _what_is_read(self, batches: Any, *, resumed: bool) -> tuple[dict[str, Any], Any]:
-        self._compared, state = True, self._captured(position_of(batches, self.dataset))()
+    def _what_is_read(self, position: Callable[[], Position], *, resumed: bool) -> tuple[dict[str, Any], Any]:
+        self._compared, state = True, self._state_at(*position())
         reads = {"chain": state["chain"], "number of streams": state["num_streams"], "epoch": self._epoch}
         return {**reads, "position where they resume": resumed}, state["listing"]
 
+    def __bool__(self) -> bool:
+        return True  # also without a length
+
     def __len__(self) -> int:
-        """Batches of an epoch, in this rank; ``TypeError`` if the chain has no length (``equalize_ranks`` has one)."""
-        return self._num_batches(self.dataset.share_lengths)
+        """Batches of an epoch, in this rank; ``TypeError`` if their number is not known before they are read."""
+        slots = self.dataset.world().slots_of_ranks(self.num_workers)
+        lengths = iter(self.dataset.share_lengths([slot for of_rank in slots for slot in of_rank]))
+        return num_batches_of_rank(self, dict(enumerate(list(islice(lengths, len(of_rank))) for of_rank in slots)))
+
+    def rest(self) -> Resumable:
+        """A copy of the dataset at the position of :meth:`state_dict`, of which this rank's rest can be counted."""
+        rest, state = copy(self.dataset), self.rank_state()
+        rest.load_state_dict(state)
+        rest.first_worker = next_worker_in(state, rest.world(), self.num_workers)
+        return rest
 
     def num_batches_left(self) -> int:
-        """Batches that this rank has in the pass that continues from the loaded state.
+        """Batches that this rank has left after the state. Collective.
 
         Raises:
-            TypeError: if the chain has no length.
+            StateError: in all ranks, if the chain has no length.
         """
-        return self._num_batches(self.dataset.lengths_left)
+        world = self.dataset.world()
 
-    def _num_batches(self, lengths_of: Callable[[list[World]], list[int]]) -> int:
-        workers = self.dataset.world().workers(self.num_workers)
-        return num_batches(lengths_of(workers), self.batch_size, drop_last=self.drop_last)
+        def count() -> list[int]:
+            return self.rest().lengths_left(world.workers(self.num_workers))
+
+        return num_batches_of_rank(self, made_by_each(world, "count the samples left", count, of_rank=StateError))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy continues from here; a started process, as by ``ddp_spawn``, starts the next pass of this one."""
-        return reduced(self, self.rank_state() if self._has_pass and get_spawning_popen() is None else None)
+        return reduced(self, self.rank_state() if self._kept and get_spawning_popen() is None else None)
 
 
 def reduced(loader: Any, state: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -346,11 +381,3 @@ class ThreadLoader(StatefulLoader):
             for thread in stopped:
                 thread.join()
         self._threads = [thread for thread in self._threads if thread not in stopped]
-
-
-_SAVERS = ("torch.distributed.checkpoint", "accelerate.checkpointing")
-
-
-def _stores_one_for_all_ranks() -> bool:
-    """Whether the caller is a framework that asks every rank for its state, and stores one answer for all of them."""
-    return lightning_loops.asks_all_ranks() or any(True for _ in callers(*_SAVERS))

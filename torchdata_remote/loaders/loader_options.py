@@ -56,7 +56,13 @@ def torchdata_options(dataset: object, options: dict[str, Any]) -> dict[str, Any
     if not hasattr(dataset, "listings"):
         shown = check.a_kind(dataset) if hasattr(dataset, "__iter__") else check.shown(dataset)
         raise check.marked(TypeError(f"dataset must be a Resumable, got {shown}. Build it by stateful_loader(pipe)."))
-    known = ["state_of_all_ranks", "list_once", "list_in_rank_0", *signature(StatefulDataLoader.__init__).parameters]
+    known = [
+        "state_of_all_ranks",
+        "list_once",
+        "list_in_rank_0",
+        "equalize",
+        *signature(StatefulDataLoader.__init__).parameters,
+    ]
     for name in options:
         if name not in known:
             raise unknown_option("StatefulLoader", name, [other for other in known if other != "self"])

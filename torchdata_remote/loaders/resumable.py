@@ -13,9 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..core.arguments.amounts import whole, whole_or_none
 from ..core.arguments.calls import explained
 from ..core.arguments.check import marked
-from ..core.frameworks.lightning_resume import warn_if_state_is_missing
 from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
@@ -31,7 +30,6 @@ from .state.chain_options import with_mixture_of
 from .state.state_format import ENDED, Row, State, check_same_chain, check_state, make_state
 from .stream_counts import number_after_division, number_of_streams, require_equal_shares, warn_of_memory
 from .stream_pass import Chain, EpochRun, Stream, check_resumable, is_sharded
-from .trainers.accelerate import refuse_skipping
 from .worker_mark import WorkerMark
 
 
@@ -158,7 +156,6 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         if self.read_by_workers is not None:
             self.read_by_workers.set_in_worker()
         self._refuse_second_split()
-        warn_if_state_is_missing()
         state, epoch = self.loaded, self.next_epoch
         num_streams, streams = self.streams(self.world())
         if num_streams > 1 and not is_sharded(self.pipe):
@@ -179,9 +176,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return partial(self.latest_pass.capture, self.chain)
 
     def _refuse_second_split(self) -> None:
-        refuse_skipping(self)
         if not has_all_ranks(self.pipe):
-            refuse_second_split(type(self).__name__, second_splitter())
+            refuse_second_split(type(self).__name__)
 
     def pass_begun(self, run: EpochRun | None = None) -> None:
         """Drop the loaded state: it applies to one pass, here or in the workers to which it was sent."""
@@ -189,9 +185,12 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def share(self, world: World) -> tuple[int, range]:
         """The number of streams, and those that a slot reads."""
+        return self._share(world, self.loaded)
+
+    def _share(self, world: World, loaded: State | None) -> tuple[int, range]:
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
-        if self.loaded is not None:  # its streams are divided where there are fewer than slots
-            requested: int | None = number_after_division(self.pipe, self.loaded["num_streams"], world)
+        if loaded is not None:  # its streams are divided where there are fewer than slots
+            requested: int | None = number_after_division(self.pipe, loaded["num_streams"], world)
         else:
             requested = self.num_streams or self._loaded_streams
             if requested is not None and requested == self._loaded_streams and requested < world.num_slots:
@@ -205,17 +204,20 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             StateError: if a stream is not in the state.
         """
-        num_streams, own = self.share(world)
-        if self.loaded is None:
+        return self._streams_of(world, self.loaded)
+
+    def _streams_of(self, world: World, loaded: State | None) -> tuple[int, list[Stream]]:
+        num_streams, own = self._share(world, loaded)
+        if loaded is None:
             return num_streams, [Stream(number, Share(number, num_streams)) for number in own]
-        saved, rows = self.loaded["num_streams"], {row[0]: row for row in self.loaded["streams"]}
+        saved, rows = loaded["num_streams"], {row[0]: row for row in loaded["streams"]}
         return num_streams, [_divided(number, rows, saved, num_streams // saved) for number in own]
 
     def __len__(self) -> int:
         return length_for_caller(lambda num_workers: self.share_lengths(self.world().workers(num_workers)))
 
     def share_lengths(self, worlds: Sequence[World]) -> list[int]:
-        """Count the items of slots in an epoch. Lists at most once for each epoch.
+        """Count the items of slots in an epoch, without the loaded state. Lists at most once for each epoch.
 
         Raises:
             TypeError: if the chain has no length.
@@ -223,7 +225,8 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         key = (self.next_epoch, self._loaded_streams, self.expected_workers, self.first_worker, *worlds)
         if key not in self._known_lengths:
             of_epoch = {known: lengths for known, lengths in self._known_lengths.items() if known[0] == key[0]}
-            self._known_lengths = {**of_epoch, key: self._lengths(worlds, left=False)}
+            streams = [self._streams_of(world, None)[1] for world in worlds]
+            self._known_lengths = {**of_epoch, key: self._lengths(streams)}
         return list(self._known_lengths[key])
 
     def lengths_left(self, worlds: Sequence[World]) -> list[int]:
@@ -232,20 +235,41 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         Raises:
             TypeError: if the chain has no length.
         """
-        return self._lengths(worlds, left=True)
+        return self._lengths([self.streams(world)[1] for world in worlds])
 
-    def _lengths(self, worlds: Sequence[World], *, left: bool) -> list[int]:
-        chain = Chain(self.pipe, 0, 1, self.listings.kept)
-        loaded, lengths = self.loaded, []
+    def lengths_of_pass(self, num_workers: int) -> Callable[[], list[list[int]]]:
+        """Return a function that counts the items of each worker of each rank in the pass that starts now.
+
+        Raises:
+            TypeError: by that function, if the numbers are not known before the items are read.
+        """
+        epoch, slots_of_ranks = self.next_epoch, self.world().slots_of_ranks(num_workers)
         try:
-            if not left:
-                self.loaded = None
-            for world in worlds:
-                streams = [stream for stream in self.streams(world)[1] if not stream.ended]
-                lengths.append(sum(chain.length(stream.share) - stream.num_passed for stream in streams))
-        finally:
-            self.loaded = loaded
+            streams = [[self.streams(slot)[1] for slot in slots] for slots in slots_of_ranks]
+        except StateError:  # of another rank, of which this process has no state
+            streams = []
+
+        def lengths() -> list[list[int]]:
+            if not streams:
+                raise TypeError("the states of other ranks are not in this process")
+            chain = self._counted(epoch) if self.latest_pass is None else self.latest_pass.chain
+            return [_lengths(chain, of_rank) for of_rank in streams]
+
         return lengths
+
+    def _lengths(self, streams: Sequence[Sequence[Stream]]) -> list[int]:
+        return _lengths(self._counted(self.next_epoch), streams)
+
+    def _counted(self, epoch: int) -> Chain:
+        """The chain with the listing of the latest pass, or of one that begins: list(loader) asks for the length then.
+
+        Raises:
+            TypeError: if it could not be listed. The pass raises that error, in all ranks.
+        """
+        latest = self.listings.latest if self.latest_pass is None else self.latest_pass.chain.outcome()
+        if isinstance(latest, Exception):
+            raise TypeError(f"The chain has no length: {latest}") from latest
+        return Chain(self.pipe, epoch, 1, latest)
 
     def list_now(self) -> None:
         """List in this process now: every pass, here and in workers that are started later, reads these objects.
@@ -266,10 +290,16 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_second_split()
-        warn_if_state_is_missing()
         if get_worker_info() is not None:
             return {**vars(self), "latest_pass": None}
         return {**vars(self), "latest_pass": None, "_world": detect_world()}
+
+
+def _lengths(chain: Chain, streams: Sequence[Sequence[Stream]]) -> list[int]:
+    return [
+        sum(chain.length(stream.share) - stream.num_passed for stream in of_slot if not stream.ended)
+        for of_slot in streams
+    ]
 
 
 def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> Stream:
@@ -292,14 +322,14 @@ def _divided(number: int, rows: Mapping[int, Row], saved: int, parts: int) -> St
         return Stream(number, share, place)
     marks = marks_from_json(place["marks"]) if isinstance(place, Mapping) else {}
     is_begun = part == 0 or place == ENDED
-    return Stream(number, share.divided(marks, parts)[part], place if is_begun else None)
+    passed = place["passed"] if isinstance(place, Mapping) else 0
+    return Stream(number, share.divided(marks, parts, passed)[part], place if is_begun else None)
 
 
 def twin_of(dataset: Resumable) -> Resumable:
     """Copy a dataset for another loader, with its kept listing: two loaders must not share one dataset's position."""
     twin = Resumable(dataset.pipe, num_streams=dataset.num_streams)
-    if dataset.listings.kept is not None:
-        twin.listings.keep(dataset.listings.kept)
+    twin.listings.keep_those_of(dataset.listings)
     return twin
 
 

@@ -12,6 +12,7 @@ from ..errors import StateError
 from ..pipes.chain import all_pipes, functional_name, sources_of
 from ..pipes.datapipe import DataPipe
 
+_MOST_IN_A_SLOT = 4  # streams, each with a buffer of its own, where the slots did not divide those of a state
 _MANY_SAMPLES = 50_000
 _MANY_BYTES = 4 << 30
 
@@ -40,7 +41,7 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
 def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> int:
     """Compute the number of streams of a state after they are divided, so that each slot has one at least.
 
-    Where all streams have equally many items, each slot gets equally many streams.
+    Each slot gets equally many streams, if these are few, or if all streams have equally many items.
 
     Raises:
         StateError: for ``equalize_ranks``: what is left of a stream cannot be divided into equal parts.
@@ -53,10 +54,9 @@ def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> 
             f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
             "epoch by set_epoch()."
         )
-    divided = saved * -(-world.num_slots // saved)
-    if divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe)):
-        return math.lcm(saved, world.num_slots)
-    return divided
+    divided, even = saved * -(-world.num_slots // saved), math.lcm(saved, world.num_slots)
+    is_equal = divided % world.world_size and any(equal_counts(found, divided) for found in all_pipes(pipe))
+    return even if is_equal or even <= _MOST_IN_A_SLOT * world.num_slots else divided
 
 
 def require_equal_shares(pipe: IterDataPipe[Any], num_streams: int, world_size: int) -> None:

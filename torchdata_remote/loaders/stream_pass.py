@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
-from ..errors import StateError
+from ..errors import RemoteDataError, StateError
 from ..pipes.chain import all_pipes, name_of, sources_of
 from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
 from ..pipes.env import Env, Marks, Shared
 from ..pipes.passes import Pass
 from ..pipes.shares import Share, marks_from_json, marks_to_json
+from ..pipes.shuffle import shuffles_samples
 from ..pipes.slots import length_of
+from ..pipes.split import are_indexed
 from .listings import Listed
 from .loader_options import BatchOptions
 from .state.fingerprints import Fingerprint, fingerprint, sorted_names
@@ -113,7 +115,10 @@ class Chain:
         """The fingerprint of each listing; lists if nothing was listed before."""
         if isinstance(self._listed, Exception):
             raise self._listed
-        return list(map(fingerprint, self.urls())) if self._listed is None else self._listed.fingerprints
+        if self._listed is not None:
+            return self._listed.fingerprints
+        is_shuffled = shuffles_samples(self.pipe)
+        return [fingerprint(urls, by_samples=is_shuffled and are_indexed(urls)) for urls in self.urls()]
 
     def names(self, number: int) -> list[str]:
         """The redacted URLs of a listing, in the order of its fingerprint's values."""
@@ -122,6 +127,15 @@ class Chain:
     def listed(self) -> Listed:
         """The listing for other processes, so that they need not list."""
         return Listed([list(urls) for urls in self.urls()], self.fingerprints())
+
+    def outcome(self) -> Listed | Exception:
+        """The listing without fingerprints, or the error that was raised instead, and that the pass then raises."""
+        if not isinstance(self._listed, Exception):
+            try:
+                return Listed([list(urls) for urls in self.urls()], [])
+            except RemoteDataError as error:
+                self._listed = error
+        return self._listed
 
     def length(self, share: Share) -> int:
         """Count the items of a share.
@@ -132,10 +146,7 @@ class Chain:
         try:
             return length_of(self.pipe, self.env(share))
         except TypeError as error:
-            raise TypeError(
-                f"{name_of(self.pipe)} has no length ({error}). Chain equalize_ranks(), which takes it from the "
-                "manifest, or count steps instead of epochs."
-            ) from error
+            raise TypeError(f"{name_of(self.pipe)} has no length: {error}. Count steps instead of epochs.") from error
 
 
 class Stream:

@@ -67,17 +67,17 @@ Position = tuple[bool, Any]
 """Whether a pass has ended, and the position after its last batch: what makes a state, or the states of workers."""
 
 
-def position_of(batches: Any, dataset: Any) -> Position:
+def position_of(batches: Any, capture: Callable[[], Any] | None) -> Position:
     """The position of an iterator.
 
     Args:
         batches: the iterator, of torchdata or :class:`~.thread.batches_ahead.BatchesAhead`.
-        dataset: of its loader; without workers it has the position.
+        capture: of the dataset's pass, which has the position where there are no workers.
     """
     if hasattr(batches, "position"):
         return batches._finished, batches.position
     # Of one with workers, what they have sent with the last batch
-    position = dataset.captures_of_pass()() if batches._num_workers == 0 else batches.state_dict()["_snapshot"]
+    position = batches.state_dict()["_snapshot"] if capture is None else capture()
     return batches._finished, position
 
 

@@ -1,27 +1,24 @@
 """Pipes: what is read, as a chain of descriptions; importing this package registers their functional names."""
 
-from .bucket import Bucket
+from .batching import Bucket, Pack
 from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .datapipe import DataPipe
-from .decode_image import DecodeImage
 from .env import Env
-from .file_reader import FileReader
+from .images import DecodeImage
 from .join import join
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .mix import Mixed, Stop, mix
-from .pack import Pack
+from .other_readers import FileReader, ShardZipReader, TableReader
 from .passes import Pass
 from .recipes import stream_files, stream_shards
 from .shuffle import ShuffleSamples
 from .split import EqualizeRanks, ShardingFilterRank
 from .streams import AsyncPrefetch
-from .table_reader import TableReader
 from .tar_reader import ShardTarReader
 from .typed import IterableWrapper, IterDataPipe
 from .write_shards import WriteShards
-from .zip_reader import ShardZipReader
 
 __all__ = [
     "AsyncPrefetch",

@@ -48,6 +48,11 @@ def all_pipes(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
     return list(visited.values())
 
 
+def splits_of(pipe: IterDataPipe[Any]) -> list[Any]:
+    """List the pipes of a chain that split it: ``sharding_filter_rank``."""
+    return [found for found in all_pipes(pipe) if hasattr(type(found), "current_world")]
+
+
 def describe(pipe: IterDataPipe[Any]) -> str:
     """Describe a pipe by its name and the options that determine the order of its items."""
     options = pipe.order_options() if hasattr(pipe, "order_options") else {}

@@ -13,9 +13,8 @@ from ..core.arguments.amounts import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.processes.worker_errors import keep_arguments_of
 from ..errors import EmptyShareError, SampleError, StateError
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.sample import describe_item
-from .datapipe import DataPipe, length_here
+from .datapipe import SourcePipe, length_here
 from .draws import Draws, of_pass
 from .env import Env
 from .members import url_of_item
@@ -26,11 +25,29 @@ from .threaded import called
 T = TypeVar("T")
 U = TypeVar("U")
 
+_MOST_COUNTED = 10_000  # passes, whose shares may differ
 _SINGLE = (str, bytes, bytearray, memoryview, Mapping)
 
 
+class _Counted(SourcePipe[T]):
+    """Base of the pipes that count items up to a number, of which each reader has its share."""
+
+    changes_count = True
+    order_names = ("number",)
+
+    def __init__(self, source_datapipe: IterDataPipe[T], number: int, *, at_least: int) -> None:
+        super().__init__(source_datapipe, "items")
+        self.number = whole("number", number, at_least=at_least, of="items")
+
+    def counted(self, kind: Callable[[Pass[T], int], Pass[T]], env: Env) -> Pass[T]:
+        """Make a pass of a kind, from its source and the share of the number."""
+        pass_ = kind(env.open(self.source_datapipe), amount_at(self, self.number, env))
+        env.mark(self, pass_)
+        return pass_
+
+
 @functional_datapipe("take")
-class Take(DataPipe[T]):
+class Take(_Counted[T]):
     """Yield the first ``number`` items of a pass, of all ranks together (functional name: ``take``).
 
     After ``sharding_filter_rank``, each reader hands out its share of the number: the first items of its own part of
@@ -57,27 +74,18 @@ class Take(DataPipe[T]):
         ['a', 'b', 'c']
     """
 
-    changes_count = True
-
     def __init__(self, source_datapipe: IterDataPipe[T], number: int) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="take", holds="items")
-        self.number = whole("number", number, of="items")
+        super().__init__(source_datapipe, number, at_least=1)
         self.is_endless = False
 
     def open(self, env: Env) -> Pass[T]:
         require_shares(self.number, share_at(self.source_datapipe, env), of="take")
-        pass_ = _TakePass(env.open(self.source_datapipe), amount_at(self, self.number, env))
-        env.mark(self, pass_)
-        return pass_
+        return self.counted(_TakePass, env)
 
     def equal_counts(self, num_streams: int) -> bool | None:
         if self.number % num_streams:
             return False
         return True if is_endless(self.source_datapipe) else None
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"number": self.number}
 
     def length(self, env: Env) -> int:
         """Count the items of a share."""
@@ -103,7 +111,7 @@ class _TakePass(CountedPass[T]):
 
 
 @functional_datapipe("skip")
-class Skip(DataPipe[T]):
+class Skip(_Counted[T]):
     """Leave out the first ``number`` items of a pass, of all ranks together (functional name: ``skip``).
 
     The number is divided as that of ``take``, so ``take(n)`` and ``skip(n)`` of one chain divide its items into two
@@ -123,23 +131,14 @@ class Skip(DataPipe[T]):
         ['d']
     """
 
-    changes_count = True
-
     def __init__(self, source_datapipe: IterDataPipe[T], number: int) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="skip", holds="items")
-        self.number = whole("number", number, at_least=0, of="items")
+        super().__init__(source_datapipe, number, at_least=0)
 
     def open(self, env: Env) -> Pass[T]:
-        pass_ = _SkipPass(env.open(self.source_datapipe), amount_at(self, self.number, env))
-        env.mark(self, pass_)
-        return pass_
+        return self.counted(_SkipPass, env)
 
     def equal_counts(self, num_streams: int) -> bool | None:
         return False if self.number % num_streams else None
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"number": self.number}
 
     def length(self, env: Env) -> int:
         """Count the items of a share."""
@@ -163,7 +162,7 @@ class _SkipPass(CountedPass[T]):
 
 
 @functional_datapipe("repeat_epochs")
-class RepeatEpochs(DataPipe[T]):
+class RepeatEpochs(SourcePipe[T]):
     """Read a chain several times in one pass, each time in another order (functional name: ``repeat_epochs``).
 
     Each pass over the source is an epoch of its own for the pipes above: ``shuffle_shards``, ``shuffle_samples`` and
@@ -195,8 +194,7 @@ class RepeatEpochs(DataPipe[T]):
     uses_epoch = True
 
     def __init__(self, source_datapipe: IterDataPipe[T], times: int | None = None) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="repeat_epochs", holds="items")
+        super().__init__(source_datapipe, "items")
         self.times = whole_or_none("times", times)
         self.is_endless = self.times is None
 
@@ -207,7 +205,9 @@ class RepeatEpochs(DataPipe[T]):
         """Count the items of all passes."""
         if self.times is None:
             raise TypeError("repeat_epochs() has no end: give it a number of times, or chain take(n)")
-        return self.times * length_of(self.source_datapipe, env)
+        if self.times > _MOST_COUNTED:
+            raise TypeError(f"repeat_epochs({self.times:_}) has too many passes to count their items")
+        return sum(length_of(self.source_datapipe, env.within(number)) for number in range(self.times))
 
     __len__ = length_here
 
@@ -259,7 +259,7 @@ class _RepeatPass(Pass[T]):
 
 
 @functional_datapipe("flat_map")
-class FlatMap(DataPipe[U]):
+class FlatMap(SourcePipe[U]):
     """Yield each item of what a function returns for an item (functional name: ``flat_map``).
 
     Clips of a video, crops of an image, sentences of a document; also none. A generator function hands out its items
@@ -297,8 +297,7 @@ class FlatMap(DataPipe[U]):
     def __init__(
         self, source_datapipe: IterDataPipe[T], function: Callable[..., Iterable[U]], *, seed: int | None = None
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="flat_map", holds="items")
+        super().__init__(source_datapipe, "items")
         self._function = check.function("function", function, example="sentences_of")
         self.seed = None if seed is None else seed_of(seed, or_none="a function of one argument")
 

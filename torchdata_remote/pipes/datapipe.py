@@ -6,16 +6,14 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..core.arguments.amounts import seed_of, whole
+from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explain_init
 from ..core.frameworks.collating import check_item
-from ..core.frameworks.lightning_resume import warn_if_state_is_missing
-from ..core.frameworks.second_split import warn_of_skipping
 from ..core.iter_datapipe import Batcher as TorchBatcher
 from ..core.iter_datapipe import Collator as TorchCollator
 from ..core.iter_datapipe import Filter as TorchFilter
@@ -26,11 +24,12 @@ from ..core.processes.parent_watch import end_worker_with_trainer
 from ..core.processes.worker_start import SentToWorkers
 from ..core.shared_names import SHARED
 from ..core.stats.report import Stats, stats
+from ..fetch.listing.source_argument import pipe_of
 from ..formats.error_policy import Skipped
 from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
 from .env import Described, Env, Shared, latest_skipped
-from .other_pipes import BatchPass, FilterPass, MapPass
+from .other_pipes import pass_of_torch
 from .passes import Pass
 from .split_guard import SentWithRanks, require_readers
 from .typed import IterDataPipe
@@ -109,6 +108,8 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
     changes_count = False
     """Whether it yields more or fewer items than it takes."""
 
+    order_names: Sequence[str] = ()
+    """Attributes that determine the order of the items: see ``order_options``."""
     _epochs = _Epochs()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -139,6 +140,9 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
             _record_of(self).is_copied = True
         return super().__getstate__()
 
+    def __bool__(self) -> bool:
+        return True  # also of a chain without a length
+
     def __repr__(self) -> str:
         return " > ".join(map(describe, all_pipes(self)))
 
@@ -163,19 +167,22 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
         Raises:
             TypeError, ValueError: if it is not an int of at least 0.
         """
-        set_epoch(self, epoch)
+        epoch = whole("set_epoch: epoch", epoch, at_least=0)
+        for found in all_pipes(self):
+            if isinstance(found, DataPipe):
+                found._epochs = _Epochs(epoch, found._epochs.number + 1, epoch - 1)
+            elif hasattr(type(found), "set_epoch"):  # of a user; as a functional name each pipe has it
+                found.set_epoch(epoch)
 
     def set_seed(self, seed: int) -> DataPipe[T_co]:
         """Hook of torch's loaders, called when a pass starts. The random ``seed`` is not used."""
         _announce(self)
-        warn_if_state_is_missing()
-        warn_of_skipping()
         end_worker_with_trainer()
         return self
 
     def order_options(self) -> Mapping[str, Any]:
         """Return the options that determine the order of the items. A state is valid only where they are equal."""
-        return {}
+        return {name: getattr(self, name) for name in self.order_names}
 
     def require_resumable(self) -> None:
         """Check that the options of this pipe allow a state to be resumed.
@@ -211,13 +218,15 @@ _read.__name__ = "__iter__"  # by which a check of items knows the frames of pip
 DataPipe.__iter__ = _read  # type: ignore[method-assign, assignment]  # after the class was made: torch would wrap it
 
 
-class Mapper(DataPipe[Any], TorchMapper[Any]):
+class _OfTorch(DataPipe[Any]):
+    def open(self, env: Env) -> Pass[Any]:
+        return pass_of_torch(self, env)
+
+
+class Mapper(_OfTorch, TorchMapper[Any]):
     """torch's ``map`` of a pipe of this package: it can be read any number of times at once, too."""
 
     shown_as = "map"
-
-    def open(self, env: Env) -> Pass[Any]:
-        return MapPass(self, env.open(self.datapipe))
 
 
 class Collator(Mapper, TorchCollator):
@@ -226,24 +235,18 @@ class Collator(Mapper, TorchCollator):
     shown_as = "collate"
 
 
-class Filter(DataPipe[Any], TorchFilter[Any]):
+class Filter(_OfTorch, TorchFilter[Any]):
     """torch's ``filter`` of a pipe of this package."""
 
     shown_as = "filter"
     changes_count = True
 
-    def open(self, env: Env) -> Pass[Any]:
-        return FilterPass(self, env.open(self.datapipe))
 
-
-class Batcher(DataPipe[Any], TorchBatcher):
+class Batcher(_OfTorch, TorchBatcher):
     """torch's ``batch`` of a pipe of this package."""
 
     shown_as = "batch"
     changes_count = True
-
-    def open(self, env: Env) -> Pass[Any]:
-        return BatchPass(self, env.open(self.datapipe))
 
 
 _OF_TORCH = {"map": Mapper, "collate": Collator, "filter": Filter, "batch": Batcher}
@@ -263,25 +266,8 @@ def end_pass(shared: Shared) -> None:
             pipe.warn_of_skipped(shared.left_out[id(pipe)])
 
 
-def set_epoch(pipe: TorchDataPipe[Any], epoch: int) -> None:
-    """Set the epoch of the next pass of a chain: of all its pipes.
-
-    Args:
-        pipe: the last one of the chain.
-        epoch: from 0.
-
-    Raises:
-        TypeError, ValueError: if it is not an int of at least 0.
-    """
-    epoch = whole("set_epoch: epoch", epoch, at_least=0)
-    for found in all_pipes(pipe):
-        if isinstance(found, DataPipe):
-            found._epochs = _Epochs(epoch, found._epochs.number + 1, epoch - 1)
-        elif hasattr(type(found), "set_epoch"):  # of a user; as a functional name each pipe has it
-            found.set_epoch(epoch)
-
-
-TorchDataPipe.register_function("set_epoch", set_epoch)  # so that it can be called after torch's map or batch, too
+# So that it can be called after torch's map or batch, too
+TorchDataPipe.register_function("set_epoch", DataPipe.set_epoch)
 
 
 def _announce(pipe: DataPipe[Any]) -> None:
@@ -353,18 +339,14 @@ def uses_epoch(pipe: TorchDataPipe[Any]) -> bool:
     return pipe.uses_epoch if isinstance(pipe, DataPipe) else hasattr(type(pipe), "set_epoch")
 
 
-class SeededPipe(DataPipe[T_co]):
-    """Base of the pipes whose order is determined by seed and epoch.
+class SourcePipe(DataPipe[T_co]):
+    """Base of the pipes with one source.
 
     Args:
-        seed: any int.
+        source_datapipe: that is read.
+        holds: what its items are, for errors.
     """
 
-    uses_epoch = True
-
-    def __init__(self, seed: int) -> None:
+    def __init__(self, source_datapipe: Any, holds: str = "URLs") -> None:
         super().__init__()
-        self.seed = seed_of(seed)
-
-    def order_options(self) -> Mapping[str, Any]:
-        return {"seed": self.seed}
+        self.source_datapipe = pipe_of(source_datapipe, of=functional_name(type(self)), holds=holds)

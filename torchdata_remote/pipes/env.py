@@ -101,19 +101,16 @@ class Marks:
 
     def now(self, ahead: Ahead | None = None) -> dict[int, tuple[Path, Any]]:
         """Number of a pipe -> pass and mark; of all pipes, or of those above one that takes an item."""
-        above, last = (None, None) if ahead is None else (ahead.above, ahead.number)
-        # A source of a mixture that was not drawn since is where it was
-        found = {number: mark for number, mark in self.resumed.items() if above is None or number in above}
-        stages = [self.of_items[n] for n in sorted(self.of_items, reverse=True) if last is None or n < last]
-        for number, (path, pass_) in self.passes.items():
-            if above is not None and number not in above:
-                continue
-            for known in stages:
-                if number in known:
-                    found[number] = known[number]
-                    break
-            else:
-                found[number] = path, pass_.mark
+        passes, resumed, of_items = self.passes, self.resumed, self.of_items
+        if ahead is not None:
+            above = ahead.above
+            passes = {number: at for number, at in passes.items() if number in above}
+            # A source of a mixture that was not drawn since is where it was
+            resumed = {number: at for number, at in resumed.items() if number in above}
+            of_items = {number: marks for number, marks in of_items.items() if number < ahead.number}
+        found = {**resumed, **{number: (path, pass_.mark) for number, (path, pass_) in passes.items()}}
+        for _, marks in sorted(of_items.items()) if len(of_items) > 1 else of_items.items():
+            found.update((number, mark) for number, mark in marks.items() if number in passes)
         return found
 
 
@@ -157,6 +154,8 @@ class Env:
         epoch: from 0, and the number of the pass of each pipe around this one that reads its source several times.
         says_pass: whether samples say in which of these passes they are read, for pipes behind that draw.
         by_jumps: whether a reader passes over most of each object.
+        is_shuffled: whether samples are shuffled after they are read.
+        by_samples: whether shares divide indexed shards by samples.
         equalize: how shares get equal numbers of samples; ``None`` if they need not.
         marks: of the stream.
     """
@@ -166,6 +165,8 @@ class Env:
     epoch: Path = (0,)
     says_pass: bool = False
     by_jumps: bool = False
+    is_shuffled: bool = False
+    by_samples: bool = False
     equalize: EqualizeMode | None = None
     marks: Marks = field(default_factory=Marks)
 

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from enum import Enum
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any, Literal
 
 from ..core.arguments import check
-from ..core.arguments.amounts import whole
 from ..core.arguments.calls import explained
 from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe as AnyPipe
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.shard_view import is_view, joined_url, split_joined_url
-from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range, split_url
+from ..core.urls import RemoteUrl, redact, split_url
 from ..core.world import World
 from ..errors import EmptyListingError, JoinError
 from ..fetch.listing.patterns import expand_braces
 from ..fetch.listing.shard_set import base_name
-from ..fetch.listing.source_argument import url_of, urls_of
+from ..fetch.listing.source_argument import urls_of
 from ..fetch.selections.joins import How, planned_views
 from ..fetch.selections.key_indexes import key_indexes
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
-from ..formats.key_index import KeyIndex
 from ..formats.merged_runs import MergedSet, merged_runs
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
-from ..storage import check_options
-from .datapipe import DataPipe
+from .datapipe import SourcePipe
 from .env import Env
-from .listing import ListedPass, ListRemote, ShuffleShards, latest_plan
+from .listing import PlannedShards
+from .members import listed
 from .passes import Pass
 from .readers import OpenShard
-from .recipes import Url, interleave_of, seed_or_none, shuffle_of
-from .shuffle import ShuffleSamples
+from .recipes import Order, Url, listing_of
 from .slots import require_end
-from .split import ShardingFilterRank
 from .streams import AsyncPrefetch, number_of
 from .tar_reader import ShardTarReader, TarPass
-from .typed import IterableWrapper, IterDataPipe
+from .typed import IterDataPipe
 
 Members = Mapping[str, frozenset[str] | None]
 
@@ -129,7 +125,13 @@ def join(
         >>> list(join(sets, shuffle=False).to_tuple("__key__", "jpg", "txt"))
         [('a', b'jpg of a', b'txt of a'), ('b', b'jpg of b', b'txt of b')]
     """
-    _sets_of(sets)
+    if not isinstance(sets, Mapping) or len(sets) < 2 or not all(isinstance(name, str) for name in sets):
+        raise check.marked(
+            TypeError(
+                'sets must be a dict {name: url} of two or more, such as {"image": "s3://b/images/", "caption": '
+                f'"s3://b/captions/"}}, got {check.shown(sets)}. Write tdr.stream_shards(url) for one set.'
+            )
+        )
     chosen_how = None if how is None else check.choice("how", how, How)
     aligned = check.choice("align", align, _Align)
     if aligned is _Align.ORDER and chosen_how is not None:
@@ -137,65 +139,32 @@ def join(
             ValueError(f"how={chosen_how.value!r} needs align='keys': sets that are read in order miss no sample.")
         )
     selected = _members_of(members, sets)
-    seed, mode = seed_or_none(seed), shuffle_of(shuffle)
-    shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
-    shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
-    mixes_samples = mode is True and seed is not None
-    interleave = interleave_of(interleave, mixes_samples=mixes_samples)
-    sources = {
-        name: None if isinstance(source, AnyPipe) else urls_of(source, of="join") for name, source in sets.items()
-    }
+    order = Order(shuffle, seed, shuffle_buffer_size, shuffle_buffer_bytes, interleave)
+    given: Any = sets
+    sources = {name: None if isinstance(one, AnyPipe) else urls_of(one, of="join") for name, one in given.items()}
     by_set, options = _options_of(storage_options, sources)
-    listings: dict[str, IterDataPipe[str]] = {}
-    for name, source in sources.items():
-        given: Any = sets[name]
-        listings[name] = (
-            given
-            if source is None
-            else ListRemote(IterableWrapper(source), pattern=pattern, storage_options=by_set[name]).take_tars()
-        )
-    urls: IterDataPipe[str] = _JoinShards(
-        listings,
-        selected,
-        how=chosen_how,
-        align=aligned,
-        options=options,
-        retry=RetryPolicy(),
-        on_bad_member=on_bad_member,
-    )
-    if mode and seed is not None:
-        urls = ShuffleShards(urls, seed)
+    listings: dict[str, IterDataPipe[str]] = {
+        name: given[name] if urls is None else listing_of(urls, pattern, by_set[name]).take_tars()
+        for name, urls in sources.items()
+    }
+    shards = _JoinShards(listings, selected, chosen_how, aligned, options, on_bad_member)
     streams = AsyncPrefetch(
-        _ShardsOfJoin(ShardingFilterRank(urls, world=world)),
+        _ShardsOfJoin(order.share(shards, world)),
         max_in_flight=max_in_flight,
-        interleave=interleave * len(sources),
+        interleave=order.interleave * len(sources),
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
         storage_options=options,
     )
-    samples = _JoinedTarReader(
-        streams, selected, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member
+    return order.mixed(
+        _JoinedTarReader(
+            streams,
+            selected,
+            interleave=order.interleave,
+            on_bad_shard=on_bad_shard,
+            on_bad_member=on_bad_member,
+        )
     )
-    if seed is None or not mixes_samples:
-        return samples
-    return ShuffleSamples(samples, buffer_size=shuffle_buffer_size, max_buffer_bytes=shuffle_buffer_bytes, seed=seed)
-
-
-def _sets_of(sets: Any) -> None:
-    """Check the names of the sets.
-
-    Raises:
-        TypeError, ValueError: says which form is expected.
-    """
-    expected = 'sets must be a dict {name: url}, such as {"image": "s3://b/images/", "caption": "s3://b/captions/"}'
-    if not isinstance(sets, Mapping):
-        raise check.marked(TypeError(f"{expected}, got {check.a_kind(sets)}."))
-    for name in sets:
-        if not isinstance(name, str):
-            raise check.marked(TypeError(f"{expected}, got the name {check.shown(name)}."))
-    if len(sets) < 2:
-        advice = "Write tdr.stream_shards(url) for one set." if sets else "Pass at least two sets."
-        raise check.marked(ValueError(f"{expected}, got {len(sets)} sets. {advice}"))
 
 
 def _members_of(members: Any, sets: Mapping[str, Any]) -> Members:
@@ -204,31 +173,21 @@ def _members_of(members: Any, sets: Mapping[str, Any]) -> Members:
     Raises:
         TypeError, ValueError: for another form, an unknown set, or an empty selection.
     """
-    expected = 'members must be a dict {name: extensions}, such as {"caption": ("txt",)}'
-    if members is not None and not isinstance(members, Mapping):
-        raise check.marked(TypeError(f"{expected}, got {check.shown(members)}."))
     selected: dict[str, frozenset[str] | None] = dict.fromkeys(sets)
-    for name, extensions in (members or {}).items():
-        _require_set("members", name, sets)
-        found = [extensions] if isinstance(extensions, str) else extensions
-        found = list(found) if isinstance(found, Iterable) else [None]
-        if not all(isinstance(one, str) for one in found):
-            raise check.marked(TypeError(f"{expected}, got {check.shown(extensions)} for {name!r}."))
+    if members is not None and not isinstance(members, Mapping):
+        expected = 'members must be a dict {name: extensions}, such as {"caption": ("txt",)}'
+        raise check.marked(TypeError(f"{expected}, got {check.shown(members)}."))
+    for name, given in (members or {}).items():
+        if name not in sets:
+            known = ", ".join(map(repr, sets)) + (did_you_mean(name, sets) or ".")
+            raise check.marked(ValueError(f"members names the set {name!r}, and there are {known}"))
+        found = [given] if isinstance(given, str) else listed("members", given, example="('txt',)")
         if not found:
             raise check.marked(
                 ValueError(f"members selects nothing of {name!r}. Leave the set out, or name extensions.")
             )
-        selected[name] = frozenset(one.lower().removeprefix(".") for one in found)
+        selected[name] = frozenset(check.text("members", one, example="txt").lower().removeprefix(".") for one in found)
     return selected
-
-
-def _require_set(argument: str, name: Any, sets: Mapping[str, Any]) -> None:
-    """Require the name of a set."""
-    if name not in sets:
-        known = ", ".join(map(repr, sets))
-        raise check.marked(
-            ValueError(f"{argument} names the set {name!r}, and there are {known}" + (did_you_mean(name, sets) or "."))
-        )
 
 
 def _options_of(
@@ -242,17 +201,10 @@ def _options_of(
 
     Raises:
         ValueError: for different options of the same bucket, or of a set whose URLs are not known yet.
-        UrlError: for options that the store of a URL does not have.
     """
-    each = (
-        isinstance(given, Mapping)
-        and given
-        and all(name in sources and isinstance(value, Mapping) for name, value in given.items())
-    )
+    each = bool(given) and isinstance(given, Mapping) and sources.keys() >= given.keys()
+    each = each and all(isinstance(value, Mapping) for value in given.values())
     by_set = {name: StorageOptions(given.get(name) if each else given) for name in sources}
-    for name, urls in sources.items():
-        for url in urls or ():
-            check_options(url, by_set[name])
     if not each:
         return by_set, StorageOptions(given)
     by_bucket: dict[tuple[str, str], StorageOptions] = {}
@@ -261,12 +213,10 @@ def _options_of(
             raise check.marked(
                 ValueError(f"storage_options for each set need its URLs, and {name!r} is a pipe: pass options for all.")
             )
-        for url in (single for source in urls for single in expand_braces(source)):
-            bucket = split_url(url)[:2]
+        for bucket in {split_url(single)[:2] for url in urls for single in expand_braces(url)}:
             if by_bucket.setdefault(bucket, by_set[name]).identity() != by_set[name].identity():
-                raise check.marked(
-                    ValueError(f"storage_options differ for two sets in the same bucket, {'://'.join(bucket)}.")
-                )
+                shown = "://".join(bucket)
+                raise check.marked(ValueError(f"storage_options differ for two sets in the same bucket, {shown}."))
     return by_set, StorageOptions.by_bucket(by_bucket)
 
 
@@ -281,7 +231,7 @@ class _Align(str, Enum):
     """Samples are found by the files of keys beside the shards."""
 
 
-class _JoinShards(DataPipe[RemoteUrl]):
+class _JoinShards(PlannedShards):
     """List the shards of all sets, and bring them together: one URL for each shard of the first set.
 
     Args:
@@ -290,64 +240,49 @@ class _JoinShards(DataPipe[RemoteUrl]):
         how: what happens to samples that a set misses; ``None`` makes them an error.
         align: how samples are brought together.
         options: for the stores, which reads the files of keys.
-        retry: policy for transient faults.
         on_bad_member: policy for members that cannot be part of a sample.
     """
-
-    gives_urls = True
 
     def __init__(
         self,
         sources: Mapping[str, IterDataPipe[str]],
         members: Members,
-        *,
         how: How | None,
         align: _Align,
         options: StorageOptions,
-        retry: RetryPolicy,
         on_bad_member: OnBadMember,
     ) -> None:
         super().__init__()
         for source in sources.values():
             require_end(source)
-        self.sources, self._members = dict(sources), dict(members)
-        self.how, self.align, self._options, self._retry = how, align, options, retry
-        self._on_bad_member = on_bad_member
+        self.sources, self._members, self.how, self.align = sources, members, how, align
+        self._options, self._on_bad_member = options, on_bad_member
 
-    def open(self, env: Env) -> Pass[RemoteUrl]:
-        sources = {name: env.open(source) for name, source in self.sources.items()}
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        return self.sources
 
-        def planned() -> Iterator[RemoteUrl]:
-            sets = {name: [_remote(url) for url in source] for name, source in sources.items()}
-            listed = [[(url, *url.__getnewargs__()) for url in urls] for urls in sets.values()]
-            yield from latest_plan(self, listed, lambda: self._plan(sets))
-
-        return ListedPass(planned, *sources.values())
-
-    def _plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
         for name, urls in sets.items():
             if not urls:
                 raise EmptyListingError(f"The set {name!r} has no shards.")
-        if self.align is _Align.ORDER or (self.align is _Align.AUTO and self._are_alike(sets)):
+        counts = [[(base_name(url), url.num_samples) for url in urls] for urls in sets.values()]
+        # Only manifests have numbers of samples
+        is_alike = counts[1:] == counts[:-1] and all(number is not None for _, number in counts[0])
+        wants_all = self.how is None and not any(self._members.values())
+        if self.align is _Align.ORDER or (self.align is _Align.AUTO and wants_all and is_alike):
             _require_same_shards(sets)
             _log.info("join: shards are read side by side, in their order")
             return [joined_url(shards) for shards in zip(*sets.values(), strict=True)]
+        options, policy = self._options, self._on_bad_member
         with ExitStack() as opened:
-            indexes = {name: opened.enter_context(closing(self._indexes(urls))) for name, urls in sets.items()}
+            indexes = {
+                name: opened.enter_context(closing(key_indexes(urls, options, RetryPolicy(), on_bad_member=policy)))
+                for name, urls in sets.items()
+            }
             return planned_views(indexes, self._members, self.how)
 
-    def _are_alike(self, sets: Mapping[str, list[RemoteUrl]]) -> bool:
-        """Whether the sets can be read side by side, by what their manifests have."""
-        if self.how is not None or any(members is not None for members in self._members.values()):
-            return False
-        first, *others = [[(base_name(url), url.num_samples) for url in urls] for urls in sets.values()]
-        return all(num_samples is not None for _, num_samples in first) and all(other == first for other in others)
 
-    def _indexes(self, urls: list[RemoteUrl]) -> Generator[tuple[RemoteUrl, KeyIndex], None, None]:
-        return key_indexes(urls, self._options, self._retry, on_bad_member=self._on_bad_member)
-
-
-class _ShardsOfJoin(DataPipe[str]):
+class _ShardsOfJoin(SourcePipe[str]):
     """Yield the URLs of the shards of each joined shard, in the order of the sets; a view as it is.
 
     Args:
@@ -355,10 +290,6 @@ class _ShardsOfJoin(DataPipe[str]):
     """
 
     gives_urls = True
-
-    def __init__(self, source_datapipe: IterDataPipe[str]) -> None:
-        super().__init__()
-        self.source_datapipe = source_datapipe
 
     def open(self, env: Env) -> Pass[str]:
         return _ShardsPass(env.open(self.source_datapipe))
@@ -369,40 +300,15 @@ class _ShardsPass(Pass[str]):
         return chain.from_iterable(map(split_joined_url, self.sources[0]))
 
 
-def _remote(item: Any) -> RemoteUrl:
-    url = url_of(item, of="join")
-    split_sample_range(url)
-    if isinstance(url, VirtualUrl):
-        shown = redact(url)
-        raise JoinError(
-            f"{shown} stands for a part of a shard: join() takes whole shards, without select(), and no "
-            "snapshot of selected samples.",
-            url=shown,
-        )
-    return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
-
-
 def _require_same_shards(sets: Mapping[str, list[RemoteUrl]]) -> None:
-    (first_name, first), *others = sets.items()
-    for name, urls in others:
-        if len(urls) != len(first):
+    first, *others = sets.values()
+    for one, other in (pair for urls in others for pair in zip_longest(first, urls)):
+        names = [url and (base_name(url), url.num_samples) for url in (one, other)]
+        if names[0] != names[1]:
+            counts = [f"{redact(url)} ({url.num_samples} samples)" if url else "no shard" for url in (one, other)]
             raise JoinError(
-                f"The set {first_name!r} has {len(first):,} shards and {name!r} has {len(urls):,}, so they cannot be "
-                "read side by side. Pass align='keys'."
-            )
-        for one, other in zip(first, urls, strict=True):
-            counts = one.num_samples, other.num_samples
-            if base_name(one) != base_name(other):
-                why = "have different names"
-            elif None not in counts and counts[0] != counts[1]:
-                why = f"have {counts[0]:,} and {counts[1]:,} samples"
-            elif counts.count(None) == 1:
-                why = "are listed with and without their number of samples: list both by their manifests, or neither"
-            else:
-                continue
-            raise JoinError(
-                f"{redact(one)} and {redact(other)} {why}, so they cannot be read side by side. Pass align='keys'.",
-                url=redact(one),
+                f"The sets have {' and '.join(counts)}, so they cannot be read side by side. Pass align='keys'; or "
+                "list all of them by their manifests, or none."
             )
 
 
@@ -412,22 +318,12 @@ class _JoinedTarReader(ShardTarReader):
     Args:
         source_datapipe: ``(url, file_like)`` pairs.
         members: name of each set -> the extensions to select; ``None`` for all.
-        on_bad_shard: as of ``shard_tar_reader``.
-        on_bad_member: as of ``shard_tar_reader``.
-        interleave: as of ``shard_tar_reader``; number of joined shards.
+        **options: of ``shard_tar_reader``; the number of joined shards that are read in turn.
     """
 
-    def __init__(
-        self,
-        source_datapipe: IterDataPipe[Any],
-        members: Members,
-        *,
-        on_bad_shard: OnBadShard,
-        on_bad_member: OnBadMember,
-        interleave: int,
-    ) -> None:
-        super().__init__(source_datapipe, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, interleave=interleave)
-        self.members = dict(members)
+    def __init__(self, source_datapipe: IterDataPipe[Any], members: Members, **options: Any) -> None:
+        super().__init__(source_datapipe, **options)
+        self.members = members
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
         return _GroupedPass(super().input_of(env), len(self.members))
@@ -437,7 +333,7 @@ class _JoinedTarReader(ShardTarReader):
 
 
 class _GroupedPass(Pass[tuple[str, Any]]):
-    """The streams of each joined shard together.
+    """The streams of each joined shard together. Its number is that of the last one.
 
     Args:
         streams: one after the other.
@@ -446,59 +342,48 @@ class _GroupedPass(Pass[tuple[str, Any]]):
 
     def __init__(self, streams: Pass[tuple[str, Any]], num_sets: int) -> None:
         super().__init__(streams)
-        self._num_sets, self.num_streams = num_sets, 1  # of each shard of this pass
+        self._num_sets = num_sets
 
     def seek(self, position: Any) -> None:
         again = [
-            [number * self.num_streams + at, first]
-            for number, firsts in position["again"]
+            [last + 1 - len(firsts) + at, first]
+            for last, firsts in position["again"]
             for at, first in enumerate(firsts)
         ]
-        self.sources[0].seek({"next": position["next"] * self.num_streams, "again": again})
+        self.sources[0].seek({**position, "again": again})
 
     def items(self) -> Iterator[tuple[str, Any]]:
         streams = iter(self.sources[0])
         for first in streams:
-            self.num_streams = 1 if is_view(first[0]) else self._num_sets
-            group = [first]
+            group, num_streams = [first], 1 if is_view(first[0]) else self._num_sets
             try:
-                group += islice(streams, self.num_streams - 1)
-                assert len(group) == self.num_streams  # joined URLs hold one for each set
+                group += islice(streams, num_streams - 1)
+                assert len(group) == num_streams  # joined URLs hold one for each set
             except BaseException:
                 for _, stream in group:
                     stream.close()
                 raise
-            yield first[0], _JoinedStream(group)
+            yield first[0], _JoinedShard(group)
 
 
 class _JoinedPass(TarPass):
-    """The position also has how many streams a shard has."""
-
-    @property
-    def position(self) -> Any:
-        return (*super().position, self.sources[0].num_streams)  # type: ignore[attr-defined]
-
-    def seek(self, position: Any) -> None:
-        *place, self.sources[0].num_streams = position  # type: ignore[attr-defined]
-        super().seek(place)
-
     def first_byte(self, place: Any) -> Any:
         if None in place:
             raise JoinError("The shards of this state have different numbers of samples: pass align='keys'.")
-        return [Position.from_json(fields).byte for fields in place]
+        return [byte for byte, *_ in place]
 
     def opened(self, url: str, stream: Any, place: Any) -> Any:
         starts = (
             [Position(one.first_byte) for one in stream.streams] if place is None else map(Position.from_json, place)
         )
-        tracked = _JoinedPosition([ReadPosition(start) for start in starts])
-        samples = self.samples_of(stream.shown[0], stream, tracked, getattr(url, "num_samples", None))
-        return OpenShard(stream, tracked, samples)
+        stream.positions = list(map(ReadPosition, starts))
+        samples = self.samples_of(stream.shown[0], stream, stream, getattr(url, "num_samples", None))
+        return OpenShard(stream.number, stream, samples, stream)
 
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: Any) -> Iterator[SampleRun]:
         if len(stream.streams) == 1:
-            return super().runs_in(url, stream.streams[0], guard, position.of[0])
-        parts = zip(self.pipe.members.items(), stream.shown, stream.streams, position.of, strict=True)
+            return super().runs_in(url, stream.streams[0], guard, stream.positions[0])
+        parts = zip(self.pipe.members.items(), stream.shown, stream.streams, stream.positions, strict=True)
         return merged_runs(
             [
                 MergedSet(name, one, TarPass.runs_in(self, one, opened, guard, at), members)
@@ -507,8 +392,8 @@ class _JoinedPass(TarPass):
         )
 
 
-class _JoinedStream:
-    """The streams of a joined shard.
+class _JoinedShard:
+    """The streams of a joined shard, and the positions in them.
 
     Args:
         pairs: URL and stream of each set.
@@ -517,30 +402,19 @@ class _JoinedStream:
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         self.shown = [redact(url) for url, _ in pairs]  # shards, as samples and errors name them
         self.streams = [stream for _, stream in pairs]
-        number = number_of(self.streams[0])
-        self.number = None if number is None else number // len(pairs)
+        self.positions: list[ReadPosition] = []
+        self.number = number_of(self.streams[-1])
 
     def close(self) -> None:
         """Close all of them."""
         for stream in self.streams:
             stream.close()
 
-
-class _JoinedPosition:
-    """The positions in the streams of a joined shard.
-
-    Args:
-        of: that of each stream.
-    """
-
-    def __init__(self, of: Sequence[ReadPosition]) -> None:
-        self.of = of
-
-    def current(self) -> _JoinedPosition | None:
+    def current(self) -> _JoinedShard | None:
         """Return where the next sample begins; ``None`` if the last one was handed out."""
-        return None if all(one.ended for one in self.of) else self
+        return None if all(one.ended for one in self.positions) else self
 
     def to_json(self) -> list[Any]:
         """Encode for a saved state."""
-        found = [one.current() for one in self.of]
+        found = [one.current() for one in self.positions]
         return [None if at is None else at.to_json() for at in found]

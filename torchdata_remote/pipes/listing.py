@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any, TypeVar
 
 from ..core.arguments import check
+from ..core.arguments.amounts import seed_of
 from ..core.arguments.calls import explained_as
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
 from ..core.permutation import permutation
-from ..core.urls import RemoteUrl
-from ..errors import MissingKeyError
+from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
+from ..errors import MissingKeyError, UrlError
 from ..fetch.listing.shard_set import options_beside
-from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import Tars, list_source
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
@@ -25,16 +27,15 @@ from ..fetch.selections.selection import (
     key_column,
     keys_of_file,
     planned_views,
-    require_whole_shards,
 )
 from ..fetch.tables import list_groups
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.split_name import Split, shared_keys
 from ..formats.tables import RowFilter, require_pyarrow
-from .chain import all_pipes
-from .datapipe import DataPipe, SeededPipe
+from .chain import all_pipes, name_of, splits_of
+from .datapipe import DataPipe, SourcePipe
 from .env import Env
-from .members import alternatives
+from .members import alternatives, listed
 from .passes import NumberedPass, Pass
 from .slots import require_end
 
@@ -58,14 +59,12 @@ class ListedPass(NumberedPass[T]):
     def items(self) -> Iterator[T]:
         start = self._next
         with closing(self._listed()) as urls:  # type: ignore[type-var]  # a generator
-            for number, url in enumerate(urls, 1):
-                if number > start:
-                    self._next = number
-                    yield url
+            for self._next, url in enumerate(islice(urls, start, None), start + 1):
+                yield url
 
 
 @functional_datapipe("list_remote")
-class ListRemote(DataPipe[RemoteUrl]):
+class ListRemote(SourcePipe[RemoteUrl]):
     """List the objects of source URLs (functional name: ``list_remote``).
 
     A source is
@@ -126,8 +125,7 @@ class ListRemote(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="list_remote")
+        super().__init__(source_datapipe)
         self.pattern = check.text_or_none("pattern", pattern, example="*.tar")
         self.recursive = check.flag("recursive", recursive)
         self._storage_options = StorageOptions(storage_options)
@@ -165,7 +163,7 @@ class ListRemote(DataPipe[RemoteUrl]):
 
 
 @functional_datapipe("list_row_groups")
-class ListRowGroups(DataPipe[RemoteUrl]):
+class ListRowGroups(SourcePipe[RemoteUrl]):
     """List the row groups of Parquet and Arrow files (functional name: ``list_row_groups``).
 
     Row groups are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``table_reader``
@@ -214,8 +212,7 @@ class ListRowGroups(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="list_row_groups")
+        super().__init__(source_datapipe)
         require_pyarrow("list_row_groups")
         self._filter = None if filter is None else RowFilter(filter)
         self._storage_options = StorageOptions(storage_options)
@@ -228,7 +225,7 @@ class ListRowGroups(DataPipe[RemoteUrl]):
 
 
 @functional_datapipe("shuffle_shards")
-class ShuffleShards(SeededPipe[str]):
+class ShuffleShards(SourcePipe[str]):
     """Permute URLs by seed and epoch (functional name: ``shuffle_shards``).
 
     The order is determined by ``(seed, epoch)`` and the listing; the global random state is neither read nor changed.
@@ -251,12 +248,13 @@ class ShuffleShards(SeededPipe[str]):
         (True, False, ['a', 'b', 'c', 'd'])
     """
 
-    gives_urls = True
+    gives_urls = uses_epoch = True
+    order_names = ("seed",)
 
     def __init__(self, source_datapipe: IterDataPipe[str], seed: int = 0) -> None:
-        super().__init__(seed)
-        self.source_datapipe = pipe_of(source_datapipe, of="shuffle_shards")
-        require_end(self.source_datapipe)
+        super().__init__(source_datapipe)
+        self.seed = seed_of(seed)
+        require_end(source_datapipe)
 
     def open(self, env: Env) -> Pass[str]:
         def shuffled() -> Iterator[str]:
@@ -266,8 +264,55 @@ class ShuffleShards(SeededPipe[str]):
         return ListedPass(shuffled)
 
 
+_plans: weakref.WeakKeyDictionary[Any, tuple[Any, list[RemoteUrl]]] = weakref.WeakKeyDictionary()
+"""The latest plan of each pipe in this process, and the listing for which it was made."""
+
+
+class PlannedShards(DataPipe[RemoteUrl]):
+    """Base of the pipes that plan views of all shards. Later passes that list the same use one plan."""
+
+    gives_urls = True
+
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        """The listings, by the names of the sets."""
+        raise NotImplementedError
+
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+        """Make the views of the shards of all sets."""
+        raise NotImplementedError
+
+    def open(self, env: Env) -> Pass[RemoteUrl]:
+        sources = {name: env.open(source) for name, source in self.sets().items()}
+
+        def planned() -> Iterator[RemoteUrl]:
+            sets = {name: list(map(self._whole, source)) for name, source in sources.items()}
+            listed = [[url.__getnewargs__() for url in urls] for urls in sets.values()]
+            if (found := _plans.get(self)) is None or found[0] != listed:
+                found = _plans[self] = listed, self.plan(sets)
+            yield from found[1]
+
+        return ListedPass(planned, *sources.values())
+
+    def _whole(self, item: Any) -> RemoteUrl:
+        """Return the URL of a whole shard.
+
+        Raises:
+            UrlError: for a range of samples, or selected samples.
+        """
+        of = name_of(self).removesuffix("Shards").lower()
+        url = url_of(item, of=of)
+        split_sample_range(url)
+        if isinstance(url, VirtualUrl):
+            raise UrlError(
+                f"{of}: {redact(url)} is a part of a shard: pass keys=, where= and members= to one select(), and put "
+                "it behind the URLs, in place of join() and before sharding_filter_rank().",
+                url=redact(url),
+            )
+        return url if isinstance(url, RemoteUrl) else RemoteUrl(url)
+
+
 @functional_datapipe("select")
-class Select(DataPipe[RemoteUrl]):
+class Select(SourcePipe[RemoteUrl], PlannedShards):
     """Select samples and members of tar shards (functional name: ``select``).
 
     Readers then request the bytes of what was selected only, and nothing is written. It is planned by the files of keys
@@ -318,8 +363,6 @@ class Select(DataPipe[RemoteUrl]):
         ([2], [('2', b'xx'), ('5', b'xxxxx')])
     """
 
-    gives_urls = True
-
     def __init__(
         self,
         source_datapipe: IterDataPipe[str],
@@ -333,9 +376,12 @@ class Select(DataPipe[RemoteUrl]):
         retry: RetryPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="select")
-        _require_listing(self.source_datapipe)
+        super().__init__(source_datapipe)
+        if splits_of(source_datapipe) or any(isinstance(found, Select) for found in all_pipes(source_datapipe)):
+            raise ValueError(
+                "select plans all shards, once: put it before sharding_filter_rank(), and pass keys=, where= and "
+                "members= to one of them."
+            )
         require_end(self.source_datapipe)
         if keys is None and where is None and members is None:
             raise ValueError("select needs keys=, where= or members=: without them it selects everything.")
@@ -349,18 +395,12 @@ class Select(DataPipe[RemoteUrl]):
         self._on_bad_member = check.function("on_bad_member", on_bad_member, example="skip_with_warning")
         self._retry, self._storage_options = policy_of(retry), StorageOptions(storage_options)
 
-    def open(self, env: Env) -> Pass[RemoteUrl]:
-        source = env.open(self.source_datapipe)
-
-        def planned() -> Iterator[RemoteUrl]:
-            shards = list(require_whole_shards(url_of(url, of="select") for url in source))
-            yield from latest_plan(self, [url.__getnewargs__() for url in shards], lambda: self._plan(shards))
-
-        return ListedPass(planned, source)
+    def sets(self) -> Mapping[str, IterDataPipe[str]]:
+        return {"": self.source_datapipe}
 
     @explained_as("select")
-    def _plan(self, shards: list[RemoteUrl]) -> list[RemoteUrl]:
-        keys = self._keys
+    def plan(self, sets: Mapping[str, list[RemoteUrl]]) -> list[RemoteUrl]:
+        (shards,), keys = sets.values(), self._keys
         if isinstance(keys, str):
             options = options_beside(keys, shards[0], self._storage_options) if shards else self._storage_options
             keys = keys_of_file(keys, self._column, self._filter, options, self._retry)
@@ -369,66 +409,22 @@ class Select(DataPipe[RemoteUrl]):
             return planned_views(indexes, keys, self._where, self._members, self._on_missing_key)
 
 
-def _require_listing(pipe: IterDataPipe[Any]) -> None:
-    """Refuse a chain that is split or selected already, whatever its shards are."""
-    for found in all_pipes(pipe):
-        if hasattr(type(found), "current_world"):
-            raise ValueError(
-                "select plans all shards, and this chain has the share of one reader: put select() before "
-                "sharding_filter_rank()."
-            )
-        if isinstance(found, Select):
-            raise ValueError("this chain has a select() already: pass keys=, where= and members= to one of them.")
-
-
 def _keys_or_file(keys: Any) -> StringColumn | str | None:
     """Return the keys, or the URL of their file."""
     if isinstance(keys, str | os.PathLike):
         return check.path_or_url("keys", keys, example="s3://b/train.parquet")
     if keys is None:
         return None
-    if isinstance(keys, bytes) or not isinstance(keys, Iterable) or hasattr(type(keys), "columns"):
-        raise check.marked(
-            TypeError(
-                "keys must be an iterable of keys, such as a column of a table, or the URL of a file such as "
-                f"'s3://b/train.parquet', got {check.shown(keys)}."
-            )
-        )
-    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else keys)
+    if hasattr(type(keys), "columns"):  # an iterable of its columns, or of their names
+        raise check.marked(TypeError(f"keys must be a list, such as a column of the table, got {check.a_kind(keys)}."))
+    return key_column(keys.to_pylist() if hasattr(keys, "to_pylist") else listed("keys", keys, example="['a', 'b']"))
 
 
 def _alternatives(members: Any) -> tuple[tuple[str, ...], ...] | None:
     if members is None:
         return None
-    names = [members] if isinstance(members, str) else members
-    if not isinstance(names, Iterable):
-        raise check.marked(
-            TypeError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(members)}.")
-        )
-    found = []
-    for name in names:
-        if not isinstance(name, str) or not name.strip("; "):
-            raise check.marked(
-                ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {check.shown(name)} in them.")
-            )
-        found.append(alternatives(name.lower()))
-    if not found:
-        raise check.marked(ValueError("members must be extensions such as ('jpg;png', 'cls'), and there are none."))
-    return tuple(found)
-
-
-_plans: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
-
-
-def latest_plan(pipe: object, listed: Any, make: Callable[[], T]) -> T:
-    """Return what was made for a pipe in this process, for a listing: later passes that list the same use it.
-
-    Args:
-        pipe: whose plan it is.
-        listed: with which it is made.
-        make: makes it.
-    """
-    if (found := _plans.get(pipe)) is None or found[0] != listed:
-        found = _plans[pipe] = listed, make()
-    plan: T = found[1]
-    return plan
+    names = [members] if isinstance(members, str) else listed("members", members, example="['jpg;png', 'cls']")
+    found = tuple(alternatives(check.text("members", name, example="jpg;png").lower()) for name in names)
+    if not all(found) or not found:
+        raise check.marked(ValueError(f"members must be extensions such as ('jpg;png', 'cls'), got {names}."))
+    return found

@@ -6,28 +6,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, TypeGuard
+from typing import Any
 
 from typing_extensions import TypeVar
 
 from ..core.arguments import check
 from ..core.arguments.amounts import seed_of
-from ..core.arguments.suggestions import did_you_mean
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.stats.counters import DECODE
-from ..errors import LabelError, MissingMemberError, StorageError
-from ..fetch.listing.source_argument import pipe_of
+from ..errors import LabelError, StorageError
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, takes_files
 from ..formats.decoders._compressed import compressed_decoder
 from ..formats.decoders._failure import decode_error
 from ..formats.error_policy import OnBadSample, raise_error
 from ..formats.member_file import MemberFile
-from ..formats.sample import KEY, Sample, describe, require_sample, sample_url
+from ..formats.sample import KEY, Sample, describe, require_key, require_sample, sample_url
 from ..labels import Classes, Labeller, from_pattern, labeller_of
 from .draws import Draws
 from .env import Env
-from .members import alternatives, member_named
-from .passes import Pass
+from .members import alternatives, member_named, no_member
+from .passes import Pass, PipePass
 from .threaded import OneForOne, ThreadedMap, works_ahead
 
 T = TypeVar("T")
@@ -90,8 +88,7 @@ class ParallelMap(ThreadedMap[U]):
         max_ahead: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        source = pipe_of(source_datapipe, of="parallel_map", holds="items")
-        super().__init__(source, num_threads, max_ahead, on_bad_sample)
+        super().__init__(source_datapipe, num_threads, max_ahead, on_bad_sample, "items")
         self._function = check.function("function", function, example="transform")
         self.seed = None if seed is None else seed_of(seed, or_none="a function of one argument")
 
@@ -152,8 +149,7 @@ class DecodeSample(ThreadedMap[Sample]):
         num_threads: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
     ) -> None:
-        source = pipe_of(source_datapipe, of="decode_sample", holds="samples")
-        super().__init__(source, num_threads, on_bad_sample=on_bad_sample)
+        super().__init__(source_datapipe, num_threads, on_bad_sample=on_bad_sample)
         self._decoders = {**DEFAULT_DECODERS, **checked_decoders(decoders)}
 
     def function_of(self, env: Env) -> Callable[[Any], Sample]:
@@ -164,7 +160,8 @@ class DecodeSample(ThreadedMap[Sample]):
             require_sample(sample, of="decode_sample")
         began_s = time.perf_counter()
         decoded = {name: self._decode(name, value, sample) for name, value in sample.items()}
-        DECODE.worked(began_s, sum(map(len, filter(_is_data, sample.values()))), items=1, wait=not works_ahead())
+        num_bytes = sum(len(value) for value in sample.values() if isinstance(value, bytes | memoryview))
+        DECODE.worked(began_s, num_bytes, items=1, wait=not works_ahead())
         return decoded
 
     def _decode(self, name: str, value: object, sample: Sample) -> object:
@@ -180,10 +177,6 @@ class DecodeSample(ThreadedMap[Sample]):
             if isinstance(value, MemberFile) and isinstance(error, StorageError):
                 raise
             raise decode_error(sample, name, error) from error
-
-
-def _is_data(value: object) -> TypeGuard[bytes | memoryview]:
-    return isinstance(value, bytes | memoryview)
 
 
 @functional_datapipe("label_from_path")
@@ -205,6 +198,7 @@ class LabelFromPath(OneForOne[Sample]):
     Raises:
         LabelError: for a label that is neither a class nor a number, for a key without one, and for a sample
             that has a ``cls`` already. Names the URL.
+        SampleError: for a sample without a key.
 
     Example:
         >>> samples = IterableWrapper([{"__key__": "train/dog/7", "__url__": "s3://pets/train/dog/7.jpg", "jpg": b""}])
@@ -219,35 +213,26 @@ class LabelFromPath(OneForOne[Sample]):
         classes: Classes | Labeller | None = None,
         pattern: str | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="label_from_path", holds="samples")
+        super().__init__(source_datapipe, "samples")
         name_of = None if pattern is None else from_pattern(pattern)
-        self._labeller = labeller_of(classes, name_of=name_of, digits_are_numbers=True)
+        self.labeller = labeller_of(classes, name_of=name_of, digits_are_numbers=True)
 
     def open(self, env: Env) -> Pass[Sample]:
-        return _LabelledPass(self._labeller, env.open(self.source_datapipe))
+        return _LabelledPass(self, env.open(self.source_datapipe))
 
 
-class _LabelledPass(Pass[Sample]):
-    def __init__(self, labeller: Labeller, source: Pass[Sample]) -> None:
-        super().__init__(source)
-        self._labeller = labeller
-
+class _LabelledPass(PipePass[Sample]):
     def items(self) -> Iterator[Sample]:
         for sample in self.sources[0]:
-            if not isinstance(sample, dict):
-                require_sample(sample, of="label_from_path")
+            if not isinstance(sample, dict) or KEY not in sample:
+                require_key(sample, of="label_from_path")
             if (labelled := member_named(sample, ("cls",))) is not None:
                 raise LabelError(
                     f"{describe(sample)} has {labelled!r} already: leave label_from_path out, or remove it first.",
                     url=sample_url(sample),
                 )
-            if not isinstance(sample.get(KEY), str):
-                raise LabelError(
-                    f"{describe(sample)}: no str under {KEY!r} to take a label from.", url=sample_url(sample)
-                )
             try:
-                number = self._labeller(sample[KEY])
+                number = self._pipe.labeller(sample[KEY])
             except LabelError as error:
                 raise LabelError(f"{describe(sample)}: {error}", url=sample_url(sample)) from error
             yield {**sample, "cls": number}
@@ -276,29 +261,22 @@ class ToTuple(OneForOne[Items]):
     """
 
     def __init__(self, source_datapipe: IterDataPipe[Sample], *names: str) -> None:
-        super().__init__()
         if not names or not all(isinstance(name, str) and name.strip("; ") for name in names):
-            first: object = names[0] if names else None
-            advice = f" Write to_tuple({', '.join(map(repr, first))})." if isinstance(first, list | tuple) else ""
-            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.{advice}")
-        self.source_datapipe = pipe_of(source_datapipe, of="to_tuple", holds="samples")
-        self.names = names
+            raise ValueError(f"to_tuple needs names such as 'jpg;png', 'cls'; got {names!r:.200}.")
+        super().__init__(source_datapipe, "samples")
+        self.names, self.choices = names, [alternatives(name) for name in names]
 
     def open(self, env: Env) -> Pass[Items]:
-        return _TuplePass(self.names, env.open(self.source_datapipe))
+        return _TuplePass(self, env.open(self.source_datapipe))
 
 
-class _TuplePass(Pass[Any]):
+class _TuplePass(PipePass[Any]):
     first_sample = ""
     """The sample of the first tuple, for an error."""
 
-    def __init__(self, names: tuple[str, ...], source: Pass[Sample]) -> None:
-        super().__init__(source)
-        self._choices = [alternatives(name) for name in names]
-
     def items(self) -> Iterator[Any]:
         # In one call, where each sample has the first name of each choice
-        firsts = [choice[0] for choice in self._choices]
+        firsts = [choice[0] for choice in self._pipe.choices]
         take = itemgetter(*firsts) if len(firsts) > 1 else lambda sample: (sample[firsts[0]],)
         for sample in self.sources[0]:
             try:
@@ -309,24 +287,16 @@ class _TuplePass(Pass[Any]):
                 self.first_sample = describe(sample)
             yield item
 
-    def _picked(self, sample: Sample) -> tuple[Any, ...]:
-        try:
-            return tuple([self._pick(sample, choice) for choice in self._choices])
-        except (AttributeError, TypeError):
+    def _picked(self, sample: Any) -> tuple[Any, ...]:
+        if not isinstance(sample, Mapping):
             require_sample(sample, of="to_tuple")
-            raise
+        return tuple([sample[self._written(sample, choice)] for choice in self._pipe.choices])
 
-    def _pick(self, sample: Sample, choice: tuple[str, ...]) -> Any:
+    def _written(self, sample: Sample, choice: tuple[str, ...]) -> str:
         name = member_named(sample, choice)
-        if name is not None:
-            return sample[name]
-        members = sorted(name for name in sample if not name.startswith("__"))
-        advice = did_you_mean(choice[0], members) or "."
-        if any(separator in choice[0] for separator in ", |"):
+        if name is None:
             advice = (
-                ". Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
+                " Separate alternatives by ';', and elements of the tuple by arguments: to_tuple('jpg;png', 'cls')."
             )
-        raise MissingMemberError(
-            f"{describe(sample)} has no {' or '.join(map(repr, choice))}. It has {members}{advice}",
-            url=sample_url(sample),
-        )
+            raise no_member(sample, choice, advice if any(one in choice[0] for one in ", |") else "")
+        return name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.arguments import check
 from ..core.arguments.suggestions import did_you_mean
 from ..errors import MissingMemberError, SampleError
 from ..formats.sample import describe, describe_item, extensions, require_sample, sample_url
@@ -54,12 +55,18 @@ def member_of(item: Any, name: str, *, of: str) -> Any:
     require_sample(item, of=of)
     written = member_named(item, (name,))
     if written is None:
-        found = list(extensions(item))
-        raise MissingMemberError(
-            f"{describe_item(item)} has no {name!r}. It has {found}{did_you_mean(name, found) or '.'}",
-            url=url_of_item(item),
-        )
+        raise no_member(item, (name,))
     return item[written]
+
+
+def no_member(sample: Mapping[str, Any], names: Sequence[str], advice: str = "") -> MissingMemberError:
+    """Return the error of a sample without any of these members."""
+    found = list(extensions(sample))
+    return MissingMemberError(
+        f"{describe(sample)} has no {' or '.join(map(repr, names))}. It has {found}"
+        f"{did_you_mean(names[0], found) or '.'}{advice}",
+        url=sample_url(sample),
+    )
 
 
 def member_missing(item: Mapping[str, Any], what: str, argument: str) -> SampleError:
@@ -73,3 +80,14 @@ def member_missing(item: Mapping[str, Any], what: str, argument: str) -> SampleE
 def url_of_item(item: Any) -> str | None:
     """Return the URL of an item that is a sample, for an error."""
     return sample_url(item) or None if isinstance(item, Mapping) else None
+
+
+def listed(name: str, value: Any, *, example: str) -> list[Any]:
+    """Return the items of an argument that is a list, or another iterable.
+
+    Raises:
+        TypeError: for a text, a dict, and what is none.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise check.marked(TypeError(f"{name} must be a list such as {example}, got {check.shown(value)}."))
+    return list(value)

@@ -6,48 +6,32 @@ import copy
 import weakref
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
 from .passes import NumberedPass, Pass, PipePass
 
 
-class Opener(Protocol):
-    """What makes the passes over the sources of a pipe: an ``Env``."""
-
-    @property
-    def shared(self) -> Any:
-        """What the passes of a process have in common."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """What the order of the pass depends on."""
-
-    def open(self, pipe: Any) -> Pass[Any]:
-        """Make a pass."""
-
-    def within(self, number: int) -> Opener:
-        """The environment of a source that is read several times."""
-
-
-def opened(pipe: Any, env: Opener) -> Pass[Any]:
-    """Make a pass over a pipe of torch or of a user."""
+def opened(pipe: Any, env: Any) -> Pass[Any]:
+    """Make a pass over a pipe of torch or of a user, in an ``Env``."""
     if not isinstance(pipe, IterDataPipe):  # a list, say
         return _IterablePass(pipe)
     if isinstance(pipe, IterableWrapper):
         is_plain = _is_read_as(pipe, IterableWrapper)
         return _IterablePass(pipe.iterable, copies=pipe.deepcopy) if is_plain else _IterablePass(copy.copy(pipe))
-    # A subclass of a user may be iterated otherwise
-    if _is_read_as(pipe, Mapper):  # Collator is one
-        return MapPass(pipe, env.open(pipe.datapipe))
-    if _is_read_as(pipe, Filter):
-        return FilterPass(pipe, env.open(pipe.datapipe))
-    if _is_read_as(pipe, Batcher):
-        return BatchPass(pipe, env.open(pipe.datapipe))
+    if any(_is_read_as(pipe, kind) for kind in _PASSES):
+        return pass_of_torch(pipe, env)
     return _ForeignPass(pipe, env)
 
 
+def pass_of_torch(pipe: Any, env: Any) -> Pass[Any]:
+    """Make a pass over torch's ``map``, ``collate``, ``filter`` or ``batch``."""
+    pass_of = next(_PASSES[kind] for kind in _PASSES if isinstance(pipe, kind))
+    return pass_of(pipe, env.open(pipe.datapipe))
+
+
 def _is_read_as(pipe: Any, kind: type[IterDataPipe[Any]]) -> bool:
+    # A subclass of a user may be iterated otherwise
     return isinstance(pipe, kind) and type(pipe).__iter__ is kind.__iter__
 
 
@@ -116,6 +100,11 @@ class BatchPass(PipePass[Any]):
             yield wrapper(batch)
 
 
+_PASSES: dict[type[IterDataPipe[Any]], type[PipePass[Any]]] = {
+    Mapper: MapPass,  # Collator is one
+    Filter: FilterPass,
+    Batcher: BatchPass,
+}
 _EPOCH_BITS = 32  # of the epoch that a user's pipe gets as one number, below those of passes within it
 
 
@@ -126,7 +115,7 @@ class _ForeignPass(Pass[Any]):
     changes while it is read; torch's ``fork`` and ``demux`` do, and the queues of DataLoader2, and stay as they are.
     """
 
-    def __init__(self, pipe: Any, env: Opener) -> None:
+    def __init__(self, pipe: Any, env: Any) -> None:
         super().__init__()
         self._pipe, self._is_saved = pipe, env.shared.is_saved and hasattr(type(pipe), "state_dict")
         self._bound_sources: list[_Source] = []
@@ -155,7 +144,7 @@ class _ForeignPass(Pass[Any]):
         for source in self._bound_sources:
             source.close()
 
-    def _bound(self, value: Any, env: Opener) -> Any:
+    def _bound(self, value: Any, env: Any) -> Any:
         """Replace the pipes in an attribute by sources of this pass."""
         if isinstance(value, IterDataPipe):
             source = _Source(value, env)  # type: ignore[abstract]  # below
@@ -177,7 +166,7 @@ class _Source(IterDataPipe[Any]):
         env: of the pass.
     """
 
-    def __init__(self, pipe: Any, env: Opener) -> None:
+    def __init__(self, pipe: Any, env: Any) -> None:
         self.pipe, self._env, self._num_begun = pipe, env, 0
         self._pass: Pass[Any] | None = None  # the latest one
         self._opened: weakref.WeakSet[Pass[Any]] = weakref.WeakSet()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
-
-from ..errors import StateError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -134,52 +131,3 @@ class ListPass(NumberedPass[T_co]):
         for number in range(self._next, len(self._sequence)):
             self._next = number + 1
             yield self._sequence[number]
-
-
-class Window:
-    """The items of a source from the oldest one on that is in use, with the position of the source before each.
-
-    Args:
-        source: that is read; it is at the position before the oldest item.
-        start: that position; ``None`` for the beginning.
-    """
-
-    def __init__(self, source: Pass[Any], start: Any = None) -> None:
-        self._source, self._items = source, iter(source)
-        self._before: deque[Any] = deque([start])  # of the items oldest to num_read
-        self.oldest = 0  # number of the oldest item in use
-        self.num_read = 0
-
-    def read(self) -> Any:
-        """Return the next item, or ``END``."""
-        item = next(self._items, END)
-        if item is not END:
-            self.num_read += 1
-            self._before.append(self._source.position)
-        return item
-
-    def read_again(self, num_items: int, name: str) -> Iterator[Any]:
-        """Yield the items that were read before the state was saved.
-
-        Raises:
-            StateError: if there are fewer now.
-        """
-        for number in range(num_items):
-            item = self.read()
-            if item is END:
-                raise StateError(
-                    f"{name} had {num_items:,} items to hold when the state was saved, and gets {number:,} now: what "
-                    "the chain reads, or a function of it, has changed."
-                )
-            yield item
-
-    def release(self, oldest: int) -> None:
-        """Forget the positions before an item: those before it are not in use."""
-        while self.oldest < oldest:
-            self._before.popleft()
-            self.oldest += 1
-
-    @property
-    def position(self) -> Any:
-        """The position of the source before the oldest item in use."""
-        return self._before[0]

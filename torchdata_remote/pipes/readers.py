@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
@@ -15,34 +16,56 @@ from ..core.stats.counters import FETCH, READ
 from ..core.stats.timing import timed, timed_runs
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
-from ..fetch.listing.source_argument import pipe_of
-from ..fetch.session import FetchSession
+from ..fetch.jumps import stream_by_jumps
 from ..fetch.streams import stream_objects
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun
 from ..formats.position import Position, ReadPosition
 from ..formats.sample import Sample
-from .chain import all_pipes, functional_name
-from .datapipe import DataPipe
+from .chain import all_pipes, functional_name, splits_of
+from .datapipe import SourcePipe
 from .env import Env
 from .passes import Pass
-from .streams import InputPass, Opened, UrlsAhead, number_of, refuse_part
-
-T = TypeVar("T")
+from .streams import AsyncPrefetch, InputPass, UrlsAhead, number_of, refuse_part
 
 
-class ShardReader(DataPipe[Sample]):
-    """Base of the pipes that read samples from shards. A subclass has a pass with ``runs_in`` for its format.
+class StreamReader(SourcePipe[Sample]):
+    """Base of the pipes that read samples from streams, or from bare URLs, which they open.
 
     Args:
         source_datapipe: ``(url, file_like)`` pairs, binary; or bare URLs, which are prefetched.
-        on_bad_shard: called with the ``ShardReadError`` of a shard.
-        on_bad_member: called with the ``BadMemberError`` of a member.
-        interleave: number of shards that are read concurrently, one sample of each in turn.
+        options: for bare URLs.
         storage_options: for bare URLs, in fsspec's vocabulary.
     """
 
     reads_data = True
+
+    def __init__(
+        self, source_datapipe: IterDataPipe[Any], options: FetchOptions, storage_options: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__(source_datapipe)
+        self._options, self._storage_options = options, StorageOptions(storage_options)
+
+    def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
+        """Make the pass over the streams."""
+        session = env.shared.session(self, self._options, self._storage_options)
+        opened = stream_by_jumps if env.by_jumps else stream_objects
+        return InputPass(UrlsAhead(self, env), lambda urls, state: opened(urls, session, state))
+
+
+class ShardReader(StreamReader):
+    """Base of the pipes that read samples from shards. A subclass has a pass with ``runs_in`` for its format.
+
+    Args:
+        source_datapipe: as of ``StreamReader``.
+        on_bad_shard: called with the ``ShardReadError`` of a shard.
+        on_bad_member: called with the ``BadMemberError`` of a member.
+        interleave: number of shards that are read concurrently, one sample of each in turn.
+        storage_options: for bare URLs, in fsspec's vocabulary.
+        **options: further ones for bare URLs.
+    """
+
+    order_names: Sequence[str] = ("interleave",)
 
     def __init__(
         self,
@@ -52,26 +75,42 @@ class ShardReader(DataPipe[Sample]):
         interleave: int,
         storage_options: Mapping[str, Any] | None,
         on_bad_member: OnBadMember = raise_error,
+        **options: Any,
     ) -> None:
-        super().__init__()
         self.interleave = whole("interleave", interleave)
-        self.source_datapipe = pipe_of(source_datapipe, of=functional_name(type(self)))
-        for name, policy in {"on_bad_shard": on_bad_shard, "on_bad_member": on_bad_member}.items():
-            check.function(name, policy, example="tdr.skip_with_warning")
-        self.on_bad_shard, self.on_bad_member = on_bad_shard, on_bad_member
-        self._options, self._storage_options = FetchOptions(interleave=self.interleave), StorageOptions(storage_options)
+        super().__init__(source_datapipe, FetchOptions(interleave=self.interleave, **options), storage_options)
+        self.on_bad_shard = check.function("on_bad_shard", on_bad_shard, example="tdr.skip_with_warning")
+        self.on_bad_member = check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
 
-    def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
-        """Make the pass over the streams of shards."""
-        session = env.shared.session(self, self._options, self._storage_options)
-        return InputPass(UrlsAhead(self, env), self.opener_of(session, env))
+    @property
+    def is_counted(self) -> bool:
+        """Whether it yields as many samples as a manifest counts."""
+        return self.on_bad_shard is raise_error and self.on_bad_member is raise_error
 
-    def opener_of(self, session: FetchSession, env: Env) -> Opened:
-        """Return the function that opens bare URLs."""
-        return lambda urls, state: stream_objects(urls, session, state)
+    def env_of_split(self, env: Env) -> Env:
+        """The environment in which shards are split: by samples, if these are shuffled, and no user meets the parts."""
+        return replace(env, by_samples=env.is_shuffled and self._split() is not None)
 
-    def order_options(self) -> Mapping[str, Any]:
-        return {"interleave": self.interleave}
+    def length(self, env: Env) -> int:
+        """Count the samples of the share of a stream.
+
+        Raises:
+            TypeError: if they are not known before they are read.
+        """
+        split = self._split()
+        if env.share is None or split is None:
+            raise TypeError(f"{functional_name(type(self))} is counted by loaders, right behind sharding_filter_rank()")
+        if not self.is_counted:
+            raise TypeError(f"{functional_name(type(self))} may yield other samples than the manifest counts")
+        num_samples: int = split.open(self.env_of_split(env)).count()
+        return num_samples
+
+    def _split(self) -> Any:
+        """The pipe that splits the shards, if only ``async_prefetch`` is between."""
+        pipe = self.source_datapipe
+        while isinstance(pipe, AsyncPrefetch):
+            pipe = pipe.source_datapipe
+        return pipe if hasattr(type(pipe), "current_world") else None
 
 
 class ShardPass(Pass[Sample]):
@@ -89,11 +128,10 @@ class ShardPass(Pass[Sample]):
     """Whether the format can be read from any sample to any other one."""
 
     def __init__(self, pipe: Any, env: Env) -> None:
-        super().__init__(pipe.input_of(env))
+        super().__init__(pipe.input_of(pipe.env_of_split(env)))
         self.pipe, self._env, self.skipped = pipe, env, env.shared.skipped(pipe)
-        self._saved: Any = None
         self._open: deque[Any] = deque()
-        self._latest: int | None = -1  # number of the last shard that was opened
+        self._next: int | None = 0  # number of the shard that is opened next
         self._num_passed = 0
         # Places of the open shards after so many samples: asked for after each one, only one shard has moved
         self._places: deque[Any] = deque()
@@ -111,19 +149,18 @@ class ShardPass(Pass[Sample]):
         raise NotImplementedError
 
     def seek(self, position: Any) -> None:
-        following, opened = position
-        self._saved, self._latest = opened, following - 1
-        again = [[number, self.first_byte(place)] for number, place in opened if place is not None]
-        self.sources[0].seek({"next": following, "again": again})
+        self._next, places = position
+        self._places.extend(places)
+        self._num_known = 0
+        again = [[number, self.first_byte(place)] for number, place in places if place is not None]
+        self.sources[0].seek({"next": self._next, "again": again})
 
-    def first_byte(self, place: Any) -> int:
-        """Where a shard is opened to continue at a place."""
-        return Position.from_json(place).byte
+    def first_byte(self, place: Any) -> Any:
+        """Where a shard is opened to continue at a place: the first field of it."""
+        return place[0]
 
     @property
     def position(self) -> Any:
-        if self._saved is not None and not self._open:
-            return self._latest + 1, self._saved  # type: ignore[operator]  # before the first sample
         opened, places = self._open, self._places
         num_since = None if self._num_known is None else self._num_passed - self._num_known
         if num_since == 1:  # the last one has moved; those that are exhausted were the first
@@ -134,15 +171,14 @@ class ShardPass(Pass[Sample]):
             places.clear()
             places.extend(shard.place() for shard in opened)
         self._num_known = self._num_passed
-        return self._latest + 1 if self._latest is not None else None, tuple(places)
+        return self._next, tuple(places)
 
     def items(self) -> Iterator[Sample]:
-        saved, opened = self._saved, self._open
+        opened = self._open
         with closing(iter(self.sources[0])) as streams:  # type: ignore[type-var]  # a generator
             try:
-                for number, place in saved or ():
-                    opened.append(_EndedShard(number) if place is None else self._opened_again(streams, number, place))
-                self._saved = None
+                for number, place in self._places:
+                    opened.append(self._opened_again(streams, number, place))
             except BaseException:
                 for shard in opened:
                     shard.close()
@@ -157,7 +193,8 @@ class ShardPass(Pass[Sample]):
 
     def _upcoming(self, streams: Iterator[tuple[str, Any]]) -> Iterator[OpenShard]:
         for url, stream in streams:
-            self._latest = number_of(stream)
+            number = number_of(stream)
+            self._next = None if number is None else number + 1
             shard = self.opened(url, stream, None)
             try:
                 self._require_all_parts()
@@ -175,12 +212,11 @@ class ShardPass(Pass[Sample]):
         """
         if not any(getattr(pass_, "gives_parts", False) for _, pass_ in self._env.marks.passes.values()):
             return
-        for pipe in all_pipes(self.pipe.source_datapipe):
-            if isinstance(pipe, Filter) and any(hasattr(type(above), "current_world") for above in all_pipes(pipe)):
-                raise RemoteDataError(
-                    "filter() after sharding_filter_rank() gets parts of shards here, such as 'part of s3://b/0.tar "
-                    "(samples 3 to 9)', and would drop data: put it before sharding_filter_rank()."
-                )
+        if any(isinstance(pipe, Filter) and splits_of(pipe) for pipe in all_pipes(self.pipe.source_datapipe)):
+            raise RemoteDataError(
+                "filter() after sharding_filter_rank() gets parts of shards here, such as 'part of s3://b/0.tar "
+                "(samples 3 to 9)', and would drop data: put it before sharding_filter_rank()."
+            )
 
     def opened(self, url: str, stream: Any, place: Any) -> OpenShard:
         """Open a shard, at a place of a saved position or at its beginning."""
@@ -190,9 +226,12 @@ class ShardPass(Pass[Sample]):
             refuse_part(url, samples, type(self.pipe).__name__)
         start = Position(getattr(stream, "first_byte", 0)) if place is None else Position.from_json(place)
         tracked = ReadPosition(start)
-        return OpenShard(stream, tracked, self.samples_of(redact(url), stream, tracked, num_samples))
+        return OpenShard(number_of(stream), stream, self.samples_of(redact(url), stream, tracked, num_samples), tracked)
 
     def _opened_again(self, streams: Iterator[tuple[str, Any]], number: int, place: Any) -> OpenShard:
+        if place is None:
+            ended = (sample for sample in "")  # a generator, which can be closed
+            return OpenShard(number, ended, ended)
         url, stream = next(streams, ("", None))
         if stream is None or number_of(stream) != number:
             raise StateError(
@@ -214,43 +253,28 @@ class ShardPass(Pass[Sample]):
 
 
 class OpenShard:
-    """A shard that is being read.
+    """A shard that is being read, or one that is exhausted, but still in the queue of turns.
 
     Args:
+        number: of its stream.
         stream: its bytes.
-        position: of the next sample.
         samples: those that are left.
+        position: of the next sample; ``None`` for no more.
     """
 
-    def __init__(self, stream: Any, position: Any, samples: Generator[Sample, None, None]) -> None:
-        self._stream, self._position, self._samples = stream, position, samples
+    def __init__(self, number: int | None, stream: Any, samples: Any, position: Any = None) -> None:
+        self._number, self._stream, self._samples, self._position = number, stream, samples, position
 
     def __iter__(self) -> Iterator[Sample]:
-        return self._samples
+        return iter(self._samples)
 
     def close(self) -> None:
         self._samples.close()
         self._stream.close()  # a generator that was not started does not close it
 
     def place(self) -> tuple[int | None, Any]:
-        position = self._position.current()
-        return number_of(self._stream), None if position is None else position.to_json()
-
-
-class _EndedShard:
-    """A shard that is exhausted, but still in the queue of turns, as a state may have saved it."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(())
-
-    def close(self) -> None:
-        pass
-
-    def place(self) -> tuple[int | None, Any]:
-        return self._number, None
+        position = self._position and self._position.current()
+        return self._number, position and position.to_json()
 
 
 def _by_turns(sources: Iterable[Any], num_open: int, waiting: deque[Any]) -> Generator[Any, None, None]:

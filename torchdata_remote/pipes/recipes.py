@@ -17,8 +17,8 @@ from ..formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName, splitter
 from ..storage import check_options
-from .file_reader import FileReader
 from .listing import ListRemote, Select, ShuffleShards
+from .other_readers import FileReader
 from .shuffle import ShuffleSamples
 from .split import ShardingFilterRank
 from .streams import AsyncPrefetch
@@ -96,29 +96,27 @@ def stream_shards(
         >>> list(stream_shards("memory://shards/").to_tuple("__key__", "cls"))
         [('a', b'1')]
     """
-    seed = seed_or_none(seed)
-    mode = shuffle_of(shuffle)
-    shuffle_buffer_size = whole("shuffle_buffer_size", shuffle_buffer_size)
-    shuffle_buffer_bytes = whole("shuffle_buffer_bytes", shuffle_buffer_bytes)
-    mixes_samples = mode is True and seed is not None
-    interleave = interleave_of(interleave, mixes_samples=mixes_samples)
+    order = Order(shuffle, seed, shuffle_buffer_size, shuffle_buffer_bytes, interleave)
     options: Any = select
     if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
-        raise check.marked(TypeError(f"select: {advice}, got {check.shown(select)}."))
-    select = select and {"on_bad_member": on_bad_member, **select}
-    urls = urls_of(url, of="stream_shards")
-    shuffled = seed if mode else None
-    listing = _listing(urls, pattern, storage_options).take_tars()
-    streams = _streams(
-        listing, shuffled, world, max_in_flight, cache_dir, cache_bytes, storage_options, interleave, select
+        raise check.marked(TypeError(f"select: {advice}, got {check.shown(options)}."))
+    urls: IterDataPipe[str] = listing_of(urls_of(url, of="stream_shards"), pattern, storage_options).take_tars()
+    if options is not None:
+        urls = Select(urls, **{"on_bad_member": on_bad_member, "storage_options": storage_options, **options})
+    streams = AsyncPrefetch(
+        order.share(urls, world),
+        max_in_flight=max_in_flight,
+        interleave=order.interleave,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
+        storage_options=storage_options,
     )
-    samples = ShardTarReader(
-        streams, interleave=interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, lazy=lazy
+    return order.mixed(
+        ShardTarReader(
+            streams, interleave=order.interleave, on_bad_shard=on_bad_shard, on_bad_member=on_bad_member, lazy=lazy
+        )
     )
-    if seed is None or not mixes_samples:
-        return samples
-    return ShuffleSamples(samples, buffer_size=shuffle_buffer_size, max_buffer_bytes=shuffle_buffer_bytes, seed=seed)
 
 
 @explained
@@ -163,71 +161,61 @@ def stream_files(
         >>> list(stream_files("memory://loose/").label_from_path().to_tuple("txt", "cls"))
         [(b'hi', 3)]
     """
-    shuffle, seed = check.flag("shuffle", shuffle), seed_or_none(seed)
-    urls = urls_of(url, of="stream_files")
-    listing = _listing(urls, pattern, storage_options)
+    order = Order(check.flag("shuffle", shuffle), seed)
+    listing = listing_of(urls_of(url, of="stream_files"), pattern, storage_options)
     if split_name != "first":
         listing.warn_of_shared_keys(splitter(split_name))
-    streams = _streams(
-        listing, seed if shuffle else None, world, max_in_flight, cache_dir, cache_bytes, storage_options
-    )
-    return FileReader(streams, split_name=split_name)
-
-
-def shuffle_of(shuffle: Any) -> bool | Literal["shards"]:
-    """Check what is shuffled."""
-    if isinstance(shuffle, str) and shuffle == "shards":
-        return "shards"
-    mode = bool_of(shuffle)
-    if mode is None:
-        raise check.marked(
-            ValueError(
-                f"shuffle={shuffle!r:.200}: expected True, False (the order of the listing) or 'shards' (shards only). "
-                "The size of the buffer is shuffle_buffer_size= (samples) and shuffle_buffer_bytes=."
-            )
-        )
-    return mode
-
-
-def interleave_of(interleave: int | None, *, mixes_samples: bool) -> int:
-    """Check the number of shards that are read concurrently, and choose it if it is ``None``."""
-    if interleave is None:
-        return _INTERLEAVE if mixes_samples else 1
-    return whole("interleave", interleave, or_none=True)
-
-
-def seed_or_none(seed: Any) -> int | None:
-    """Check the seed, also where the order does not depend on it."""
-    return None if seed is None else seed_of(seed)
-
-
-def _listing(sources: list[str], pattern: str | None, storage_options: Mapping[str, Any] | None) -> ListRemote:
-    for source in sources:
-        check_options(source, StorageOptions(storage_options))
-    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=storage_options)
-
-
-def _streams(
-    urls: IterDataPipe[str],
-    seed: int | None,
-    world: World | None,
-    max_in_flight: int,
-    cache_dir: str | None,
-    cache_bytes: int | None,
-    storage_options: Mapping[str, Any] | None,
-    interleave: int = 1,
-    select: Mapping[str, Any] | None = None,
-) -> AsyncPrefetch:
-    """Open and prefetch the URLs of this reader's share."""
-    if select is not None:
-        urls = Select(urls, **{"storage_options": storage_options, **select})
-    if seed is not None:
-        urls = ShuffleShards(urls, seed)
-    return AsyncPrefetch(
-        ShardingFilterRank(urls, world=world),
+    streams = AsyncPrefetch(
+        order.share(listing, world),
         max_in_flight=max_in_flight,
-        interleave=interleave,
         cache_dir=cache_dir,
         cache_bytes=cache_bytes,
         storage_options=storage_options,
     )
+    return FileReader(streams, split_name=split_name)
+
+
+class Order:
+    """The order of a recipe, by its arguments: what is shuffled, and how many shards are read in turn.
+
+    Args:
+        shuffle: ``True`` for shards and samples, ``"shards"``, or ``False``.
+        seed: ``None`` for the order of the listing, too.
+        buffer_size: maximum number of samples in the buffer.
+        buffer_bytes: bound on their bytes.
+        interleave: number of shards; ``None`` for the usual one.
+    """
+
+    def __init__(
+        self, shuffle: Any, seed: Any, buffer_size: int = 1, buffer_bytes: int = 1, interleave: int | None = None
+    ) -> None:
+        mode = shuffle if isinstance(shuffle, str) and shuffle == "shards" else bool_of(shuffle)
+        if mode is None:
+            expected = "True, False (the order of the listing) or 'shards' (shards only)"
+            raise check.marked(ValueError(f"shuffle must be {expected}, got {check.shown(shuffle)}."))
+        seed = None if seed is None else seed_of(seed)
+        self._seed: int | None = seed if mode else None
+        self._mixes_samples = self._seed is not None and mode is True
+        self._size = whole("shuffle_buffer_size", buffer_size)
+        self._bytes = whole("shuffle_buffer_bytes", buffer_bytes)
+        usual = _INTERLEAVE if self._mixes_samples else 1
+        self.interleave = usual if interleave is None else whole("interleave", interleave, or_none=True)
+
+    def share(self, urls: IterDataPipe[str], world: World | None) -> IterDataPipe[str]:
+        """Shuffle shards, and split them."""
+        shuffled = urls if self._seed is None else ShuffleShards(urls, self._seed)
+        return ShardingFilterRank(shuffled, world=world)
+
+    def mixed(self, samples: IterDataPipe[Sample]) -> IterDataPipe[Sample]:
+        """Shuffle samples."""
+        if not self._mixes_samples or self._seed is None:
+            return samples
+        return ShuffleSamples(samples, buffer_size=self._size, max_buffer_bytes=self._bytes, seed=self._seed)
+
+
+def listing_of(sources: list[str], pattern: str | None, storage_options: Any) -> ListRemote:
+    """List URLs with these options, which are checked."""
+    options = StorageOptions(storage_options)
+    for source in sources:
+        check_options(source, options)
+    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=options)

@@ -19,11 +19,13 @@ class Cut(NamedTuple):
         marks: number of a pipe -> pass in which it was, and what it had taken.
         part: which of the parts.
         parts: how many there are.
+        passed: number of items of the stream that were handed out.
     """
 
     marks: Mapping[int, tuple[Path, Any]]
     part: int
     parts: int
+    passed: int = 0
 
     def taken(self, number: int, path: Path, whole: int) -> int:
         """How many of ``whole`` items of a pass were taken when the stream was divided."""
@@ -63,28 +65,29 @@ class Share:
         >>> [Share(number, 4).amount(10, 0, (0,)) for number in range(4)]
         [2, 3, 2, 3]
         """
-        own = _part(total, self.number, self.count)
+        own = part_of(total, self.number, self.count)
         for cut in self.cuts:
             taken = cut.taken(number, path, own)
-            own = _part(own - taken, cut.part, cut.parts) + (0 if cut.part else taken)
+            own = part_of(own - taken, cut.part, cut.parts) + (0 if cut.part else taken)
         return own
 
-    def divided(self, marks: Mapping[int, tuple[Path, Any]], parts: int) -> list[Share]:
-        """Divide the rest of this share."""
-        return [replace(self, cuts=(*self.cuts, Cut(marks, part, parts))) for part in range(parts)]
+    def divided(self, marks: Mapping[int, tuple[Path, Any]], parts: int, passed: int = 0) -> list[Share]:
+        """Divide the rest of this share, of which so many items were handed out."""
+        return [replace(self, cuts=(*self.cuts, Cut(marks, part, parts, passed))) for part in range(parts)]
 
     def to_json(self) -> list[Any]:
         """Encode for a state."""
-        return [self.number, self.count, *([marks_to_json(cut.marks), cut.part, cut.parts] for cut in self.cuts)]
+        return [self.number, self.count, *([marks_to_json(marks), *cut] for marks, *cut in self.cuts)]
 
     @classmethod
     def from_json(cls, saved: Sequence[Any]) -> Share:
         """Decode what ``to_json`` returned."""
         number, count, *cuts = saved
-        return cls(number, count, tuple(Cut(marks_from_json(marks), part, parts) for marks, part, parts in cuts))
+        return cls(number, count, tuple(Cut(marks_from_json(marks), *cut) for marks, *cut in cuts))
 
 
-def _part(total: int, number: int, count: int) -> int:
+def part_of(total: int, number: int, count: int) -> int:
+    """How many of ``total`` items one of ``count`` equal shares has."""
     return total * (number + 1) // count - total * number // count
 
 

@@ -58,8 +58,9 @@ def length_of(pipe: Any, env: Env) -> int:
     if isinstance(pipe, Batcher):
         whole, rest = divmod(length_of(pipe.datapipe, env), pipe.batch_size)
         return whole + (rest > 0 and not pipe.drop_last)
-    if not hasattr(type(pipe), "__len__"):
-        raise TypeError(f"{name_of(pipe)} has no length")
+    # A length is that of a whole pass, and says nothing of a share
+    if not hasattr(type(pipe), "__len__") or env.share not in (None, Share()):
+        raise TypeError(f"{name_of(pipe)} does not say how many items a share has")
     return len(pipe)
 
 

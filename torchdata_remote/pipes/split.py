@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -11,18 +12,17 @@ import numpy as np
 
 from ..core.arguments import check
 from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.iter_datapipe import SHARDING_PRIORITIES, Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, Piece, SamplePartition
-from ..core.urls import RemoteUrl, redact
+from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..core.world import World, counted, described, detect_world, place_in, require_world, world_from_sharding
 from ..errors import EmptyShareError, ManifestError, SampleError
-from ..fetch.listing.source_argument import pipe_of
 from .chain import all_pipes
-from .datapipe import DataPipe, length_here
+from .datapipe import SourcePipe, length_here
 from .env import Env
 from .passes import CountedPass, NumberedPass, Pass
-from .shares import Cut, Share
+from .shares import Cut, Share, part_of
 from .slots import is_endless
 from .threaded import ThreadedMap
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @functional_datapipe("sharding_filter_rank")
-class ShardingFilterRank(DataPipe[str]):
+class ShardingFilterRank(SourcePipe[str]):
     """Pass on this slot's share of the shard URLs (functional name: ``sharding_filter_rank``).
 
     URL ``i`` goes to slot ``i % num_slots``, so all slots together read each URL once per epoch. The share is the same
@@ -69,8 +69,7 @@ class ShardingFilterRank(DataPipe[str]):
     uses_epoch = True
 
     def __init__(self, source_datapipe: IterDataPipe[str], *, world: World | None = None, split: bool = True) -> None:
-        super().__init__()
-        pipe_of(source_datapipe, of="sharding_filter_rank")
+        super().__init__(source_datapipe)
         require_world(world)
         split = check.flag("split", split)
         if not split and world is not None:
@@ -83,7 +82,6 @@ class ShardingFilterRank(DataPipe[str]):
                 "This chain is split already, and a share of a share would drop data: use sharding_filter_rank() once "
                 "(stream_shards and stream_files contain it)."
             )
-        self.source_datapipe = source_datapipe
         self.world = world
         self.split = split
         if not split:
@@ -119,7 +117,7 @@ class ShardingFilterRank(DataPipe[str]):
             SplitTwiceError: names the framework and the alternative.
         """
         if not self.has_all_ranks:
-            refuse_second_split(type(self).__name__, second_splitter())
+            refuse_second_split(type(self).__name__)
 
     def __getstate__(self) -> Any:
         # DataLoader traverses a chain by this, in each rank, before it starts workers or reads.
@@ -129,30 +127,6 @@ class ShardingFilterRank(DataPipe[str]):
     def current_world(self) -> World:
         """Return rank and worker of this reader."""
         return place_in(self.world, world_from_sharding(self._groups, detect_world()))
-
-    def share_length(self, env: Env, num_slots: int, equalize: EqualizeMode | None) -> int:
-        """Return the number of samples of each slot, if shares are equal.
-
-        Raises:
-            ManifestError: if the listing does not have the numbers of samples.
-        """
-        urls = env.whole(self.source_datapipe)
-        order = order_of(urls, num_slots, env.epoch, equalize, readers_of(num_slots, self.world, None))
-        return len(order) // num_slots
-
-    def samples_of_shares(self, env: Env, num_shares: int) -> tuple[list[int], bool] | None:
-        """Count the samples of each share of an epoch; ``None`` if the listing does not have the numbers.
-
-        Returns:
-            The numbers, and whether they are the same in any order of the shards.
-        """
-        urls = env.whole(self.source_datapipe)
-        if (counts := counts_of(urls)) is None:
-            return None
-        if len(counts) < num_shares:
-            order = SamplePartition.of(counts)
-            return [sum(one.last - one.first for one in order.share(n, num_shares)) for n in range(num_shares)], True
-        return [sum(counts[share::num_shares]) for share in range(num_shares)], len(set(counts)) == 1
 
     def open(self, env: Env) -> SplitPass:
         self.refuse_second_split()
@@ -185,31 +159,56 @@ class SplitPass(NumberedPass[str]):
         for self._next, url in enumerate(self._urls(), self._next + 1):  # noqa: B020  # counted where it is kept
             yield url
 
+    def count(self) -> int:
+        """Count the samples of the share.
+
+        Raises:
+            TypeError: if the listing does not have their numbers.
+        """
+        urls = self._env.whole(self._pipe.source_datapipe)
+        if self._env.equalize is None and not are_indexed(urls):
+            raise TypeError("the listing is no manifest with indexes, which torchdata-remote manifest FOLDER writes")
+        order = self._order(urls) if self._pipe.split else None
+        if order is not None and not self.share.cuts:
+            return part_of(len(order), self.share.number, self.share.count)
+        return sum(map(_num_samples, self._divided(urls) if self._pipe.split else urls))
+
     def _urls(self) -> Iterator[str]:
         """The rest of the share."""
         pipe, env, share, start = self._pipe, self._env, self.share, self._next
         if not pipe.split:
             return islice(self._opened(), start, None)
-        if env.equalize is not None:
-            return self._parts(env.whole(pipe.source_datapipe))
-        if id(pipe.source_datapipe) in env.shared.listed:
-            urls: Sequence[str] = env.whole(pipe.source_datapipe)
-            if len(urls) < share.count > 1:
-                return self._parts(urls)
-            return self._divided(urls)
+        if env.equalize is not None or id(pipe.source_datapipe) in env.shared.listed:
+            return self._divided(env.whole(pipe.source_datapipe))
         source = iter(self._opened())
         head = list(islice(source, share.count))
-        if len(head) < share.count > 1:
-            return self._parts(head)
+        if is_endless(pipe.source_datapipe):
+            return islice(self._dealt(chain(head, source)), start, None)
+        if share.cuts or len(head) < share.count > 1 or (env.by_samples and are_indexed(head)):
+            return self._divided([*head, *source])
         return islice(chain(head, source), share.number + start * share.count, None, share.count)
 
     def _opened(self) -> Pass[str]:
         self.sources = (self._env.open(self._pipe.source_datapipe),)
         return self.sources[0]
 
+    def _dealt(self, urls: Iterator[str]) -> Iterator[str]:
+        """The whole share of URLs without an end."""
+        share, env = self.share, self._env
+        own: Iterator[str] = islice(urls, share.number, None, share.count)
+        for cut in share.cuts:
+            taken = cut.taken(env.number_of(self._pipe), env.epoch, sys.maxsize)
+            if cut.part == 0:
+                own = chain(islice(own, taken), islice(own, 0, None, cut.parts))
+            else:
+                own = islice(own, min(cut.part + taken, sys.maxsize), None, cut.parts)
+        return own
+
     def _divided(self, urls: Sequence[str]) -> Iterator[str]:
-        """The rest of a share of shards."""
+        """The rest of the share: of samples, or of shards."""
         share, number, path = self.share, self._env.number_of(self._pipe), self._env.epoch
+        if (order := self._order(urls)) is not None:
+            return self._pieces(urls, order.share(share.number, share.count), share.cuts)
         own: Sequence[int] = range(share.number, len(urls), share.count)
         for index, cut in enumerate(share.cuts):
             taken = cut.taken(number, path, len(own))
@@ -221,32 +220,57 @@ class SplitPass(NumberedPass[str]):
             own = rest if cut.part else [*own[:taken], *rest]
         return map(urls.__getitem__, own[self._next :])
 
-    def _parts(self, urls: Sequence[str]) -> Iterator[str]:
-        """The rest of a share of samples."""
-        pipe, env = self._pipe, self._env
-        order = env.shared.once((id(pipe), env.equalize), (*env.epoch, self.share.count), lambda: self._order(urls))
-        return self._pieces(urls, list(order.share(self.share.number, self.share.count)), self.share.cuts)
+    def _order(self, urls: Sequence[str]) -> SamplePartition | None:
+        """The samples, in the order in which shares take them; ``None`` where shards stay whole."""
+        pipe, env, count = self._pipe, self._env, self.share.count
+
+        def made() -> SamplePartition | None:
+            if env.equalize is None and not len(urls) < count > 1 and not (env.by_samples and are_indexed(urls)):
+                return None
+            readers = readers_of(count, pipe.world, pipe.current_world() if env.share is None else None)
+            return order_of(urls, count, env.epoch, env.equalize, readers)
+
+        return env.shared.once((id(pipe), env.equalize, env.by_samples), (*env.epoch, count), made)
 
     def _pieces(self, urls: Sequence[str], pieces: list[Piece], cuts: Sequence[Cut]) -> Iterator[str]:
-        """The rest of the pieces that are left by cuts: what was begun stays in part 0, and all share the rest."""
+        """The rest of the pieces that are left by cuts."""
         env = self._env
         for cut in cuts:
             taken = cut.taken(env.number_of(self._pipe), env.epoch, len(pieces))
-            rest = SamplePartition.of_pieces(pieces[taken:]).share(cut.part, cut.parts)
-            pieces = [*([] if cut.part else pieces[:taken]), *rest]
+            passed = cut.passed if len(env.epoch) == 1 else 0
+            pieces = part_of_pieces(pieces, taken, cut.part, cut.parts, passed)
         self.gives_parts = env.equalize is None
         if env.equalize is not None:
             self.num_samples = sum(piece.last - piece.first for piece in pieces)
         return pieces_of(urls, islice(pieces, self._next, None))
 
-    def _order(self, urls: Sequence[str]) -> SamplePartition:
-        pipe = self._pipe
-        readers = readers_of(self.share.count, pipe.world, pipe.current_world() if self._env.share is None else None)
-        return order_of(urls, self.share.count, self._env.epoch, self._env.equalize, readers)
-
     @property
     def mark(self) -> Any:
         return self._next
+
+
+def part_of_pieces(pieces: list[Piece], taken: int, part: int, parts: int, passed: int) -> list[Piece]:
+    """Divide what a stream has left: part 0 keeps the pieces that were begun, and so gets fewer others.
+
+    Args:
+        pieces: of the stream.
+        taken: number of pieces that were begun.
+        part: which of the parts.
+        parts: how many there are.
+        passed: samples of the stream that were handed out.
+
+    >>> shards = [Piece(shard, 0, 10) for shard in range(4)]
+    >>> part_of_pieces(shards, 2, 0, 2, passed=6), part_of_pieces(shards, 2, 1, 2, passed=6)
+    ([Piece(shard=0, first=0, last=10), Piece(shard=1, first=0, last=10), Piece(shard=2, first=0, last=3)], \
+[Piece(shard=2, first=3, last=10), Piece(shard=3, first=0, last=10)])
+    """
+    begun, rest = pieces[:taken], SamplePartition.of_pieces(pieces[taken:])
+    kept = max(0, sum(piece.last - piece.first for piece in begun) - passed)
+    first = max(0, part_of(kept + len(rest), 0, parts) - kept)
+    if part == 0:
+        return [*begun, *rest.between(0, first)]
+    start, stop = (first + (len(rest) - first) * number // (parts - 1) for number in (part - 1, part))
+    return rest.between(start, stop)
 
 
 def order_of(
@@ -295,6 +319,21 @@ def counts_of(urls: Sequence[str]) -> list[int] | None:
     return counts if urls and len(counts) == len(urls) else None
 
 
+def are_indexed(urls: Sequence[str]) -> bool:
+    """Whether each shard can be read from any sample on, and the number of its samples is known."""
+    return bool(urls) and all(
+        isinstance(url, RemoteUrl)
+        and url.num_samples is not None
+        and (url.index_crc32 is not None or isinstance(url, VirtualUrl))
+        for url in urls
+    )
+
+
+def _num_samples(url: Any) -> int:
+    first, last = split_sample_range(url)[1] or (0, url.num_samples)
+    return int(last - first)
+
+
 def pieces_of(urls: Sequence[str], pieces: Iterator[Piece]) -> Iterator[str]:
     """Yield the URL of each piece: a shard with a range of its samples."""
     for piece in pieces:
@@ -331,7 +370,7 @@ def readers_of(count: int, argument: World | None, world: World | None) -> str:
 
 
 @functional_datapipe("equalize_ranks")
-class EqualizeRanks(DataPipe[T]):
+class EqualizeRanks(SourcePipe[T]):
     """Give every slot the same number of samples (functional name: ``equalize_ranks``).
 
     All ranks then have the same number of batches, so none of them waits for gradients at the end of an epoch. It makes
@@ -367,8 +406,7 @@ class EqualizeRanks(DataPipe[T]):
     def __init__(
         self, source_datapipe: IterDataPipe[T], *, mode: EqualizeMode | Literal["drop", "repeat"] = EqualizeMode.DROP
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="equalize_ranks", holds="samples")
+        super().__init__(source_datapipe, "samples")
         self.mode = check.choice("mode", mode, EqualizeMode)
         if any(isinstance(pipe, EqualizeRanks) for pipe in all_pipes(source_datapipe)):
             raise ValueError("This chain has equalize_ranks() already: use it once.")
@@ -417,14 +455,14 @@ class EqualizeRanks(DataPipe[T]):
 
     def length(self, env: Env) -> int:
         """Count the samples of a share."""
-        sharding = self._sharding()
-        if env.share is not None:
-            return sharding.share_length(env, env.share.count, self.mode)
+        sharding, env = self._sharding(), replace(env, equalize=self.mode)
         world = sharding.current_world()
-        if world.num_workers > 1:
-            return sharding.share_length(env, world.num_slots, self.mode)
+        if env.share is not None or world.num_workers > 1:
+            return SplitPass(sharding, env).count()
         return length_for_caller(
-            lambda workers: [sharding.share_length(env, world.num_slots * workers, self.mode)] * workers
+            lambda workers: (
+                [SplitPass(sharding, replace(env, share=Share(0, world.num_slots * workers))).count()] * workers
+            )
         )
 
     __len__ = length_here

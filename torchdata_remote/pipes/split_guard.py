@@ -6,41 +6,34 @@ import contextlib
 import inspect
 import math
 import multiprocessing
-from collections.abc import Iterator
-from itertools import chain, islice
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..core.frameworks.second_split import refuse_second_split, second_splitter
+from ..core.frameworks.second_split import refuse_second_split
 from ..core.world import World, described, detect_rank
 from ..errors import UnsplitError
-from .chain import all_pipes
+from .chain import all_pipes, sources_of
 
-# Of a list or dict that is searched for pipes; none that holds pipes is that long.
-_MAX_ITEMS = 1_000
 # Class that replaces the pipes above sharding_round_robin_dispatch in a worker of DataLoader2.
 _DISPATCHED = "_IterateQueueDataPipes"
 
 
 class SentWithRanks:
-    """Base of pipes that are sent to workers, which may have no process group, and know no framework."""
+    """Base of pipes that are sent to workers, which may have no process group."""
 
     _num_ranks_sent = 1
     """Number of ranks in the process that pickled this."""
-    _splitter_sent: str | None = None
-    """Framework that pickled this for a worker and will split its items again."""
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()
         if not isinstance(state, dict):  # torch only traverses the chain
             return state
+        _refuse_second_split(self)  # a worker may not see who reads it
         num_ranks = 1
         with contextlib.suppress(ValueError):  # raised again where the pipe is read
             num_ranks = detect_rank()[1]
-        sent = {"_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
-        splitter = self._splitter_sent or second_splitter()
-        return {**state, **sent} if splitter is None else {**state, **sent, "_splitter_sent": splitter}
+        return {**state, "_num_ranks_sent": max(num_ranks, self._num_ranks_sent)}
 
 
 def require_readers(pipe: Any) -> None:
@@ -65,8 +58,7 @@ def require_readers(pipe: Any) -> None:
 
 
 def _require_shares(pipe: Any, *, lists_only: bool) -> None:
-    if not lists_only and not has_all_ranks(pipe):
-        refuse_second_split(type(pipe).__name__, pipe._splitter_sent or second_splitter())
+    _refuse_second_split(pipe)
     root, num_workers = _loader()
     if (lists_only and root is None) or not isinstance(root, (IterableDataset, type(None))):
         return
@@ -74,12 +66,17 @@ def _require_shares(pipe: Any, *, lists_only: bool) -> None:
     num_readers = world_size * num_workers
     if num_readers == 1:
         return
-    below = None if root is None else _num_shares(root, pipe, num_workers, {})
+    below = None if root is None else _num_shares(root, pipe, num_workers)
     if lists_only and below is None:
         return
-    num_shares = (_num_shares(pipe, None, num_workers, {}) or 1) * (below or 1)
+    num_shares = (_num_shares(pipe, None, num_workers) or 1) * (below or 1)
     if num_shares < num_readers:
         raise _unsplit(type(pipe).__name__, world_size, num_workers, int(num_shares), seen=below is not None)
+
+
+def _refuse_second_split(pipe: Any) -> None:
+    if type(pipe).reads_data and not has_all_ranks(pipe):
+        refuse_second_split(type(pipe).__name__)
 
 
 def _loader() -> tuple[Any, int]:
@@ -95,28 +92,24 @@ def _loader() -> tuple[Any, int]:
     return root, next((other.num_workers for other in others if hasattr(other, "num_workers")), 1)
 
 
-def _num_shares(pipe: Any, target: Any, num_workers: int, found: dict[int, float | None]) -> float | None:
+def _num_shares(pipe: Any, target: Any, num_workers: int) -> float | None:
     """Count the shares into which a chain is split between ``target`` and ``pipe``: the minimum over all paths.
 
     Args:
         pipe: end of the paths.
         target: start of the paths; ``None`` for the sources of the chain.
         num_workers: of the loader.
-        found: results so far, by ``id`` of the pipe.
 
     Returns:
         ``math.inf`` for one share per reader; ``None`` if there is no path.
     """
     if pipe is target:
         return 1
-    if id(pipe) not in found:
-        found[id(pipe)] = None  # for a cycle
-        sources = list(_sources(pipe))
-        above = [_num_shares(source, target, num_workers, found) for source in sources]
-        known = [num_shares for num_shares in above if num_shares is not None]
-        if known or (target is None and not sources):
-            found[id(pipe)] = _own_shares(pipe, num_workers) * min(known, default=1)
-    return found[id(pipe)]
+    above = [_num_shares(source, target, num_workers) for source in sources_of(pipe)]
+    known = [num_shares for num_shares in above if num_shares is not None]
+    if not known and (above or target is not None):
+        return None
+    return _own_shares(pipe, num_workers) * min(known, default=1)
 
 
 def _own_shares(pipe: Any, num_workers: int) -> float:
@@ -132,23 +125,7 @@ def _own_shares(pipe: Any, num_workers: int) -> float:
 
 def has_all_ranks(pipe: Any) -> bool:
     """Whether the chain declares that each rank reads the data of all ranks."""
-    return getattr(pipe, "has_all_ranks", None) is True or any(map(has_all_ranks, _sources(pipe)))
-
-
-def _sources(pipe: Any) -> Iterator[Any]:
-    """Yield the pipes in the attributes of a pipe, or of a dataset that wraps one."""
-    for value in list(vars(pipe).values()):
-        yield from _pipes_in(value, depth=2)
-
-
-def _pipes_in(value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, IterableDataset) or "main_datapipe" in getattr(value, "__dict__", ()):  # of fork and demux
-        yield value
-    elif depth and isinstance(value, (list, tuple, dict)):
-        items = chain.from_iterable(value.items()) if isinstance(value, dict) else iter(value)
-        for item in islice(items, _MAX_ITEMS):
-            if not isinstance(item, str):  # as most, in a list of URLs
-                yield from _pipes_in(item, depth - 1)
+    return getattr(pipe, "has_all_ranks", None) is True or any(map(has_all_ranks, sources_of(pipe)))
 
 
 def _unsplit(name: str, world_size: int, num_workers: int, num_shares: int, *, seen: bool) -> UnsplitError:

@@ -15,10 +15,10 @@ from ..core.shard_view import is_view
 from ..core.urls import redact
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
-from ..fetch.listing.source_argument import pipe_of, url_of
+from ..fetch.listing.source_argument import url_of
 from ..fetch.streams import StreamsState, stream_objects
 from .chain import all_pipes
-from .datapipe import DataPipe
+from .datapipe import SourcePipe
 from .env import Ahead, Env
 from .passes import Pass
 
@@ -26,7 +26,7 @@ Streams = Generator[tuple[str, Any], None, None]
 
 
 @functional_datapipe("async_prefetch")
-class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
+class AsyncPrefetch(SourcePipe[tuple[str, StreamWrapper]]):
     """Open URLs as byte streams and prefetch the next ones (functional name: ``async_prefetch``).
 
     Large objects are fetched in ranged parts, in parallel and yielded in order, so the first sample of a shard is
@@ -84,8 +84,7 @@ class AsyncPrefetch(DataPipe[tuple[str, StreamWrapper]]):
         cache_bytes: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="async_prefetch")
+        super().__init__(source_datapipe)
         self._options = FetchOptions(
             max_in_flight=max_in_flight,
             max_buffer_bytes=max_buffer_bytes,

@@ -1,21 +1,24 @@
-"""``shard_tar_reader``: read samples from tar shards."""
+"""``shard_tar_reader``: read samples from tar shards, or from views of them."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
+from copy import copy as copied
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..fetch.jumps import stream_by_jumps
+from ..core.shard_view import key_sum
+from ..core.urls import redact
+from ..errors import BadMemberError, ShardReadError
 from ..fetch.read_ahead import ReadAhead
-from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of
 from ..formats.byte_reader import Skippable
 from ..formats.compression.decompress import CompressionLimits, decompressed
@@ -23,20 +26,23 @@ from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, r
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
-from ..formats.sample import Sample, ignored_kind
+from ..formats.sample import KEY, Sample, ignored_kind
 from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
-from ..formats.tar.lazy_members import LazyBatch, LazyExtensions, no_file, read_lazy_batches
+from ..formats.tar.lazy_members import LazyExtensions, no_file, read_lazy_batches
 from .env import Env
+from .members import listed
 from .passes import Pass
 from .readers import ShardPass, ShardReader
-from .selected_samples import selected_runs
-from .streams import Opened, refuse_cache
+from .streams import refuse_cache
 
-Data = bytes | memoryview
-Parts = Iterable[Data]
+_Parts = Iterable[bytes | memoryview]
 _Runs = Iterator[SampleRun]
-_Batches = Callable[..., Iterator[tuple[Any, Any]]]
-_Read = Callable[[Parts, TarOptions, ReadPosition], _Runs]
+_Read = Callable[[_Parts, TarOptions, ReadPosition], _Runs]
+
+_OTHER_VERSION = (
+    "An index beside a shard (.tar.idx, .tar.keys) belongs to another version of it. Write it again "
+    "(torchdata-remote manifest --overwrite FOLDER), and select again."
+)
 
 
 @functional_datapipe("shard_tar_reader")
@@ -122,9 +128,12 @@ class ShardTarReader(ShardReader):
             storage_options=storage_options,
         )
         self.nested, self.copy = check.flag("nested", nested), check.flag("copy", copy)
-        extensions = checked_extensions(lazy)
-        self.lazy = LazyMembers(LazyExtensions(extensions), jumps=not self.nested) if extensions else None
-        if self._by_jumps:
+        names = [] if lazy is None else listed("lazy", lazy, example="{'mp4', 'wav'}")
+        extensions = [check.extension("lazy", name, example="mp4") for name in names]
+        self.lazy = LazyExtensions(extensions) if extensions else None
+        # Nested archives are read as a stream
+        self.by_jumps = self.lazy is not None and not self.nested
+        if self.by_jumps:
             refuse_cache(self.source_datapipe)
         self.max_member_bytes = whole("max_member_bytes", max_member_bytes)
         self.limits = CompressionLimits(
@@ -133,16 +142,12 @@ class ShardTarReader(ShardReader):
         )
 
     @property
-    def _by_jumps(self) -> bool:
-        return self.lazy is not None and self.lazy.jumps
+    def is_counted(self) -> bool:
+        """Whether it yields as many samples as a manifest counts, which counts the archives in one of archives."""
+        return not self.nested and super().is_counted
 
     def input_of(self, env: Env) -> Pass[tuple[str, Any]]:
-        return super().input_of(replace(env, by_jumps=True) if self._by_jumps else env)
-
-    def opener_of(self, session: FetchSession, env: Env) -> Opened:
-        if self._by_jumps:
-            return lambda urls, state: stream_by_jumps(urls, session, state)
-        return super().opener_of(session, env)
+        return super().input_of(replace(env, by_jumps=True) if self.by_jumps else env)
 
     def open(self, env: Env) -> Pass[Sample]:
         return TarPass(self, env)
@@ -153,11 +158,28 @@ class TarPass(ShardPass):
 
     reads_parts = True
 
-    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
-        pipe, lazy, batches = self.pipe, self.pipe.lazy, cast(_Batches, read_member_batches)
-        parts = parts_of(url, stream) if lazy is None else lazy.parts_of(url, stream, pipe.limits)
-        if lazy is not None:
-            batches = lazy.batches_of(stream, parts)
+    def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> _Runs:
+        pipe = self.pipe
+        parts: _Parts = (self._windows(url, stream) if pipe.by_jumps else None) or parts_of(url, stream)
+        batches: Any = read_member_batches
+        if pipe.lazy is not None:
+            file_of = stream.file_of if isinstance(parts, Skippable) else no_file
+            batches = partial(read_lazy_batches, lazy=pipe.lazy, file_of=file_of)
+
+        def read(
+            parts: _Parts, options: TarOptions, position: ReadPosition, inside: str | None = None, prefix: str = ""
+        ) -> _Runs:
+            return sample_runs(
+                batches(parts, url=inside or url, options=options, position=position),
+                url=url,
+                inside=inside,
+                prefix=prefix,
+                on_skip=options.on_skip,
+                on_bad_member=guard.on_bad_member,
+                on_empty=guard.on_empty,
+                position=position,
+            )
+
         options = TarOptions(
             max_member_bytes=pipe.max_member_bytes,
             copy=pipe.copy,
@@ -168,15 +190,21 @@ class TarPass(ShardPass):
             on_link=guard.on_link,
             on_missing_end=guard.accepts,
         )
-        read = partial(self._nested_runs if pipe.nested else _plain_runs, url, guard, batches)
+        if pipe.nested:  # of which the samples of a view are inner archives
+            return self._bare_runs(partial(self._nested_runs, url, guard, read), parts, url, options, position)
         runs = self._bare_runs(read, parts, url, options, position)
-        # Of a nested archive the samples that were selected are inner archives
-        is_checked = not pipe.nested and hasattr(stream, "selected")
-        return selected_runs(runs, url, stream, position) if is_checked else runs
+        return _selected_runs(runs, url, stream, position) if hasattr(stream, "selected") else runs
 
-    def _bare_runs(
-        self, read: _Read, parts: Iterable[Data], url: str, options: TarOptions, position: ReadPosition
-    ) -> _Runs:
+    def _windows(self, url: str, stream: Any) -> ReadAhead | None:
+        """Return the bytes of a stream by jumps, if it is one for that and not compressed."""
+        windows: ReadAhead | None = getattr(stream, "windows", None)
+        if windows is None or stream.first_byte:
+            return windows
+        compression, unread = decompressed([windows.head()], url=url, limits=self.pipe.limits)
+        unread.close()
+        return windows if compression is None else None
+
+    def _bare_runs(self, read: _Read, parts: _Parts, url: str, options: TarOptions, position: ReadPosition) -> _Runs:
         """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
         if position.start.byte or isinstance(parts, Skippable):
             yield from read(parts, options, position)
@@ -199,8 +227,8 @@ class TarPass(ShardPass):
         self,
         url: str,
         guard: ShardErrorHandler,
-        batches: _Batches,
-        parts: Iterable[Data],
+        read: Any,
+        parts: _Parts,
         options: TarOptions,
         position: ReadPosition,
     ) -> _Runs:
@@ -209,81 +237,54 @@ class TarPass(ShardPass):
         for inner, pieces in read_archives(parts, url=url, options=options, begun=begun):
             if (kind := ignored_kind(inner.name)) is not None:
                 options.on_skip(kind)
-                continue
-            prefix = prefixes.of(inner.name, guard.on_bad_member)
-            if prefix is None:
-                continue
-            within = position.enter(inner, following=inner.after())
-            inside = f"{url}, in {inner.name!r:.200}"
-            read = partial(_plain_runs, url, guard, batches, inside=inside, prefix=prefix)
-            limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
-            yield from self._bare_runs(read, pieces, inside, limits, within)
+            elif (prefix := prefixes.of(inner.name, guard.on_bad_member)) is not None:
+                within = position.enter(inner, following=inner.after())
+                inside = f"{url}, in {inner.name!r:.200}"
+                limits = replace(options, num_bytes=inner.num_bytes, first_byte=within.start.byte, last_byte=None)
+                read_inner = partial(read, inside=inside, prefix=prefix)
+                yield from self._bare_runs(read_inner, pieces, inside, limits, within)
 
 
-def _plain_runs(
-    url: str,
-    guard: ShardErrorHandler,
-    batches: _Batches,
-    parts: Iterable[Data],
-    options: TarOptions,
-    position: ReadPosition,
-    *,
-    inside: str | None = None,
-    prefix: str = "",
-) -> _Runs:
-    return sample_runs(
-        batches(parts, url=inside or url, options=options, position=position),
-        url=url,
-        inside=inside,
-        prefix=prefix,
-        on_skip=options.on_skip,
-        on_bad_member=guard.on_bad_member,
-        on_empty=guard.on_empty,
-        position=position,
-    )
-
-
-def checked_extensions(lazy: Any) -> frozenset[str]:
-    """Return the extensions of a ``lazy=`` argument; none of them for ``None``.
-
-    Raises:
-        TypeError: if it is no collection of str.
-        ValueError: for an extension with a dot before it, which no member has.
-    """
-    if lazy is None:
-        return frozenset()
-    if isinstance(lazy, str | bytes) or not isinstance(lazy, Iterable):
-        advice = f" Write {{{lazy!r}}}." if isinstance(lazy, str) else ""
-        raise check.marked(
-            TypeError(f"lazy must be a set of extensions such as {{'mp4', 'wav'}}, got {check.shown(lazy)}.{advice}")
-        )
-    return frozenset(check.extension("lazy", extension, example="mp4") for extension in lazy)
-
-
-class LazyMembers(NamedTuple):
-    """How a shard with lazy members is read.
+def _selected_runs(runs: _Runs, url: str, stream: Any, position: ReadPosition) -> _Runs:
+    """Yield the same runs of samples, and compare with the view their keys, and where the next run begins.
 
     Args:
-        extensions: of the members that are handed out as files.
-        jumps: whether its stream may be read by jumps. Nested archives are read as a stream.
+        runs: of ``formats.grouping.sample_runs``, each of which is consumed before the next one is asked for.
+        url: of the first shard, redacted, for errors.
+        stream: with ``selected`` and ``place_of``, as a ``ViewStream`` has.
+        position: updated by ``runs``.
+
+    Raises:
+        ShardReadError: if samples do not end where the view says, or one has another key than the file of keys had; and
+            those of ``runs``. They say in which shard, and about where.
     """
-
-    extensions: LazyExtensions
-    jumps: bool
-
-    def parts_of(self, url: str, stream: Any, limits: CompressionLimits) -> Parts:
-        """Return the bytes of a stream: by jumps, if it is one for that and not compressed."""
-        windows: ReadAhead | None = getattr(stream, "windows", None) if self.jumps else None
-        if windows is None:
-            return parts_of(url, stream)
-        if not stream.first_byte:
-            compression, unread = decompressed([windows.head()], url=url, limits=limits)
-            unread.close()
-            if compression is not None:
-                return parts_of(url, stream)
-        return windows
-
-    def batches_of(self, stream: Any, parts: Parts) -> Callable[..., Iterator[LazyBatch]]:
-        """Return the function that reads the members of an archive in these parts, lazy ones as files."""
-        file_of = stream.file_of if isinstance(parts, Skippable) else no_file
-        return partial(read_lazy_batches, lazy=self.extensions, file_of=file_of)
+    # A list: numpy would release Python's lock for each search, and wait for the threads that fetch
+    starts: list[int] = stream.selected.starts.tolist()
+    key_sums = None if stream.selected.key_sums is None else stream.selected.key_sums.tolist()
+    number = bisect_right(starts, position.start.byte) - 1
+    if number == len(starts) - 1:
+        return
+    try:
+        for run in runs:
+            num_samples = length_hint(run)
+            if key_sums is not None:
+                # A copy of an iterator over a list leaves that one where it is
+                for sample, expected in zip(copied(run), key_sums[number : number + num_samples], strict=False):
+                    if key_sum(sample[KEY]) != expected:
+                        raise ShardReadError(
+                            f"{url}: a sample has the key {sample[KEY]!r:.200}, and another one was selected.", url=url
+                        )
+            number += num_samples
+            yield run
+            byte = starts[-1] if position.ended else position.next_byte()
+            # Not always where it was selected from: members that are part of no sample may be in front of it
+            if (found := bisect_right(starts, byte) - 1) != number:
+                number = min(number, found)
+                raise ShardReadError(f"{url}: a selected sample does not end where the next one begins.", url=url)
+    except BadMemberError:
+        raise
+    except ShardReadError as error:
+        shard, place = stream.place_of(starts[min(number, len(starts) - 2)])
+        where = f"Bytes of selected samples; this is at or behind byte {place:,} of {redact(shard)}."
+        error.args = (f"{error} ({where} {_OTHER_VERSION})",)
+        raise

@@ -9,21 +9,21 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..core.arguments import check
 from ..core.arguments.amounts import whole_or_none
 from ..core.iter_datapipe import IterDataPipe
 from ..core.processes.worker_errors import keep_arguments_of
 from ..core.stats.counters import DECODE
-from ..core.threads.pool import Pool, next_item
+from ..core.threads.pool import next_item
 from ..core.threads.shared_pool import shared_pools
 from ..core.world import counted
 from ..errors import RemoteDataError, SampleError
 from ..formats.error_policy import OnBadSample, Skipped, raise_error
 from ..formats.sample import require_key, sample_url
 from .chain import all_pipes, functional_name
-from .datapipe import DataPipe, length_here
+from .datapipe import SourcePipe, length_here
 from .env import Ahead, Env
 from .passes import Pass
 from .slots import length_of
@@ -35,16 +35,10 @@ _AHEAD_PER_THREAD = 2
 # Until the consumer makes a call that no thread has begun: its work would compete with that of the threads
 _PATIENCE_S = 0.1
 
-_of_thread = threading.local()  # whether it is one of a pool, at work for a pipe
+_of_thread = threading.local()  # has an attribute in the threads of a pool for pipes
 
 
-class Patience:
-    """Whether the consumer of a pass still waits for threads to begin its calls: not while all are busy with others."""
-
-    is_lost = False
-
-
-class Call:
+class _Call:
     """A call of a pipe's function that is made once: by a thread, or by the consumer if none is free for some time.
 
     So waiting for it never depends on a free thread, as where a function of the pool reads a chain with that pool: it
@@ -59,17 +53,13 @@ class Call:
         self._function = function
         # Taking the item out begins the call; it is one step, which one thread makes
         self._item = [item]
-        self._answer: queue.SimpleQueue[tuple[Any] | BaseException] = queue.SimpleQueue()
+        self.answer: queue.SimpleQueue[tuple[Any] | BaseException] = queue.SimpleQueue()
 
     def run(self, closed: list[bool]) -> None:
         """Make the call in a thread of the pool, unless it was begun, or the pass was given up."""
-        if closed[0]:
-            return
-        was_busy, _of_thread.is_busy = works_ahead(), True
-        try:
+        if not closed[0]:
+            _of_thread.is_busy = True
             self.begin()
-        finally:
-            _of_thread.is_busy = was_busy
 
     def begin(self) -> bool:
         """Make the call in this thread, unless it was begun; return whether it was made."""
@@ -84,7 +74,7 @@ class Call:
             answer = error
         # The consumer finds out whether it is the only one that refers to the item
         del item
-        self._answer.put(answer)
+        self.answer.put(answer)
         del answer  # or error and frame would keep each other
         return True
 
@@ -92,34 +82,7 @@ class Call:
         """Raise an error in place of the call, unless it was begun."""
         with contextlib.suppress(IndexError):
             self._item.pop()
-            self._answer.put(error)
-
-    def result(self, patience: Patience) -> Any:
-        """Return what the function returns, once a thread has called it.
-
-        Args:
-            patience: of the pass.
-
-        Raises:
-            BaseException: what it raised.
-        """
-        answer = self._answer.get() if not self._answer.empty() else self._waited_for(patience)
-        if isinstance(answer, BaseException):
-            try:
-                raise answer
-            finally:
-                del answer  # or error and frame would keep each other
-        return answer[0]
-
-    def _waited_for(self, patience: Patience) -> tuple[Any] | BaseException:
-        if (works_ahead() or patience.is_lost) and self.begin():
-            return self._answer.get()
-        patience.is_lost = False
-        with DECODE.waiting(), contextlib.suppress(queue.Empty):
-            return self._answer.get(timeout=_PATIENCE_S)
-        patience.is_lost = self.begin()
-        with DECODE.waiting():
-            return next_item(self._answer)
+            self.answer.put(error)
 
 
 def called(function: Callable[[Any], T], item: Any) -> T:
@@ -133,21 +96,11 @@ def called(function: Callable[[Any], T], item: Any) -> T:
 
 def works_ahead() -> bool:
     """Whether a thread of a pool calls this, whose time no consumer spends."""
-    return getattr(_of_thread, "is_busy", False)
+    return hasattr(_of_thread, "is_busy")
 
 
-class _BadSample(NamedTuple):
-    """Takes the place of a result."""
-
-    url: str
-    key: str
-    error: Exception
-
-
-class OneForOne(DataPipe[T_co]):
+class OneForOne(SourcePipe[T_co]):
     """Base of a pipe that yields one item for each that it takes."""
-
-    source_datapipe: IterDataPipe[Any]
 
     def length(self, env: Env) -> int:
         """Count the items, as its source does."""
@@ -172,6 +125,7 @@ class ThreadedMap(OneForOne[T_co]):
             has one at least. ``None`` for twice the number of threads.
         on_bad_sample: called with the error of the function, in the order of the items; returns to skip the sample. The
             position after a skipped one is that of the source, so a resumed pass does not read it again, or skips it.
+        holds: what the items are, for errors.
     """
 
     def __init__(
@@ -180,9 +134,9 @@ class ThreadedMap(OneForOne[T_co]):
         num_threads: int | None,
         max_ahead: int | None = None,
         on_bad_sample: OnBadSample = raise_error,
+        holds: str = "samples",
     ) -> None:
-        super().__init__()
-        self.source_datapipe = source_datapipe
+        super().__init__(source_datapipe, holds)
         self.num_threads = whole_or_none("num_threads", num_threads, at_least=0)
         self.max_ahead = whole_or_none("max_ahead", max_ahead)
         self._on_bad_sample = check.function("on_bad_sample", on_bad_sample, example="tdr.skip_with_warning")
@@ -205,26 +159,17 @@ class ThreadedMap(OneForOne[T_co]):
         """Whether samples may be left out."""
         return self._on_bad_sample is not raise_error
 
-    def guarded(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the function; where samples may be skipped, one that returns a bad sample in place of raising."""
-
-        def result_of(argument: Any) -> Any:
-            try:
-                return function(argument)
-            except Exception as error:
-                # Those of a store and of the machine are none of the sample
-                is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
-                if is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
-                    raise
-                sample = getattr(argument, "sample", argument)
-                return _BadSample(sample_url(sample), str(require_key(sample, of=functional_name(type(self)))), error)
-
-        return result_of if self.may_skip else function
-
-    def skip_bad(self, bad: Any, skipped: Skipped) -> None:
-        """Record a sample as skipped, unless the policy raises."""
-        self._on_bad_sample(bad.error)
-        skipped.bad_samples[bad.url, bad.key] = f"{type(bad.error).__name__}: {bad.error!s:.300}"
+    def skips(self, error: Exception, argument: Any, skipped: Skipped) -> bool:
+        """Whether a sample is skipped for which the function has raised: it is recorded then. The policy may raise."""
+        # Errors of a store and of the machine are none of the sample
+        is_other = isinstance(error, RemoteDataError) and not isinstance(error, SampleError)
+        if not self.may_skip or is_other or isinstance(error.__cause__ or error, ImportError | MemoryError):
+            return False
+        sample = getattr(argument, "sample", argument)
+        place = sample_url(sample), str(require_key(sample, of=functional_name(type(self))))
+        self._on_bad_sample(error)
+        skipped.bad_samples[place] = f"{type(error).__name__}: {error!s:.300}"
+        return True
 
     def warn_of_skipped(self, skipped: Skipped) -> None:
         if found := skipped.bad_samples:
@@ -263,12 +208,13 @@ class _ThreadedPass(Pass[Any]):
     def __init__(self, pipe: ThreadedMap[Any], env: Env) -> None:
         super().__init__(env.open(pipe.source_datapipe))
         self._pipe, self._skipped, self._ahead = pipe, env.shared.skipped(pipe), Ahead(pipe, env)
-        self._prepared, self._function = pipe.preparation_of(env), pipe.guarded(pipe.function_of(env))
+        self._prepared, self._function = pipe.preparation_of(env), pipe.function_of(env)
         self._num_threads = env.shared.num_threads if pipe.num_threads is None else pipe.num_threads
         max_ahead = pipe.max_ahead or _AHEAD_PER_THREAD * self._num_threads
         self._num_taken = 1 + max(1, max_ahead // env.shared.num_streams)  # with the item that is handed out next
         self._at: Any = None  # of the source, after the item that was handed out last
         self._is_ahead = self._num_threads > 0
+        self._is_alone = False  # whether the threads are busy with others: the consumer does not wait for them then
 
     def items(self) -> Iterator[Any]:
         return self._in_threads() if self._is_ahead else self._in_turn()
@@ -282,19 +228,22 @@ class _ThreadedPass(Pass[Any]):
         self.sources[0].seek(position)
 
     def _in_turn(self) -> Iterator[Any]:
-        function, prepared = self._function, self._prepared
-        for item in self.sources[0]:
-            result = called(function, item if prepared is None else prepared(item))
+        source, function = self.sources[0], self._function
+        for item in source if self._prepared is None else map(self._prepared, source):
+            try:
+                result = called(function, item)
+            except Exception as error:
+                if not self._pipe.skips(error, item, self._skipped):
+                    raise
+                continue
             del item
-            if type(result) is _BadSample:
-                self._pipe.skip_bad(result, self._skipped)
-            else:
-                yield result
+            yield result
 
     def _in_threads(self) -> Iterator[Any]:
-        source, error, closed, pid, patience = self.sources[0], None, [False], os.getpid(), Patience()
-        items: Iterator[Any] | None = iter(source)
-        ahead: deque[tuple[Any, Any, Call]] = deque()  # position and marks after the item, and the call of the function
+        source, error, closed, pid = self.sources[0], None, [False], os.getpid()
+        items: Iterator[Any] | None = iter(source if self._prepared is None else map(self._prepared, source))
+        # Position and marks after the item, the call of the function, and the item where it may be skipped
+        ahead: deque[tuple[Any, Any, _Call, Any]] = deque()
         marks = self._ahead
         pools = shared_pools()
         pool = pools.join(self._num_threads)
@@ -308,17 +257,21 @@ class _ThreadedPass(Pass[Any]):
                     except Exception as caught:  # noqa: BLE001  # raised in its place
                         items, error = None, caught
                     else:
-                        ahead.append((source.position, marks.taken(), self._submitted(pool, item, closed)))
+                        task = _Call(self._function, item)
+                        ahead.append((source.position, marks.taken(), task, item if self._pipe.may_skip else None))
                         del item
+                        pool.submit(task.run, closed, on_dropped=task.fail)
                 if not ahead:
                     break
-                self._at, of_item, task = ahead.popleft()
+                self._at, of_item, task, item = ahead.popleft()
                 marks.handed_out(of_item)
-                result = task.result(patience)
-                del task
-                if type(result) is _BadSample:
-                    self._pipe.skip_bad(result, self._skipped)
+                try:
+                    result = self._result_of(task)
+                except Exception as caught:
+                    if not self._pipe.skips(caught, item, self._skipped):
+                        raise
                     continue
+                del task, item
                 yield result
                 del result
                 if os.getpid() != pid:
@@ -332,12 +285,22 @@ class _ThreadedPass(Pass[Any]):
             ahead.clear()
             pools.leave(pool)
 
-    def _submitted(self, pool: Pool, item: Any, closed: list[bool]) -> Call:
-        try:
-            task = Call(self._function, item if self._prepared is None else self._prepared(item))
-        except Exception as error:  # noqa: BLE001  # raised in its place
-            task = Call(self._function, None)
-            task.fail(error)
+    def _result_of(self, task: _Call) -> Any:
+        """Return what the function returns, once a thread has called it; raise what it raised."""
+        if task.answer.empty() and not ((works_ahead() or self._is_alone) and task.begin()):
+            try:
+                with DECODE.waiting():
+                    answer = task.answer.get(timeout=_PATIENCE_S)
+                self._is_alone = False
+            except queue.Empty:
+                self._is_alone = task.begin()
+                with DECODE.waiting():
+                    answer = next_item(task.answer)
         else:
-            pool.submit(task.run, closed, on_dropped=task.fail)
-        return task
+            answer = task.answer.get()
+        if isinstance(answer, BaseException):
+            try:
+                raise answer
+            finally:
+                del answer  # or error and frame would keep each other
+        return answer[0]

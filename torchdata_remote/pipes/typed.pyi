@@ -19,22 +19,18 @@ from ..formats.error_policy import OnBadMember, OnBadSample, OnBadShard, Skipped
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName
 from ..labels import Classes, Labeller
-from .bucket import Bucket
+from .batching import Bucket, Pack
 from .counts import FlatMap, RepeatEpochs, Skip, Take
-from .decode_image import DecodeImage
-from .file_reader import FileReader
-from .image_options import RATIO, SCALE
+from .images import DecodeImage
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
-from .pack import Pack
+from .other_readers import FileReader, ShardZipReader, TableReader
 from .shuffle import ShuffleSamples
 from .split import EqualizeRanks, ShardingFilterRank
 from .streams import AsyncPrefetch
-from .table_reader import TableReader
 from .tar_reader import ShardTarReader
 from .torch_names import TorchNames
 from .write_shards import WriteShards
-from .zip_reader import ShardZipReader
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -177,8 +173,8 @@ class IterDataPipe(TorchNames[T_co]):
         *,
         crop: Literal["random", "center"] | None = "random",
         resize: int | None = None,
-        scale: Sequence[float] = SCALE,
-        ratio: Sequence[float] = RATIO,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
         flip: float | None = None,
         dtype: torch.dtype = torch.float32,
         mean: float | Sequence[float] | None = None,
@@ -412,6 +408,7 @@ class IterDataPipe(TorchNames[T_co]):
         Raises:
             LabelError: for a label that is neither a class nor a number, for a key without one, and for a sample
                 that has a ``cls`` already. Names the URL.
+            SampleError: for a sample without a key.
 
         Example:
             >>> samples = IterableWrapper([{"__key__": "train/dog/7", "__url__": "s3://pets/train/dog/7.jpg", "jpg": b""}])

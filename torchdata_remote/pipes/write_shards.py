@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import StorageOptions
 from ..core.world import detect_world
 from ..errors import ShardWriteError
-from ..fetch.listing.source_argument import pipe_of
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardWriter
-from .datapipe import DataPipe
+from .datapipe import SourcePipe
 from .env import Env
 from .passes import Pass, PipePass
 
@@ -22,7 +22,7 @@ _ABORT_TIMEOUT_S = 2.0
 
 
 @functional_datapipe("write_shards")
-class WriteShards(DataPipe[ShardInfo]):
+class WriteShards(SourcePipe[ShardInfo]):
     """Write samples into tar shards while it is iterated (functional name: ``write_shards``).
 
     Equal samples give equal bytes. A shard is stored completely or not at all. It is uploaded while the next one is
@@ -67,26 +67,17 @@ class WriteShards(DataPipe[ShardInfo]):
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.source_datapipe = pipe_of(source_datapipe, of="write_shards", holds="samples")
-        self._url_template = url_template
-        self.max_shard_bytes = max_shard_bytes
-        self.max_shard_samples = max_shard_samples
-        self.max_member_bytes = max_member_bytes
-        self.overwrite = overwrite
-        self._storage_options = StorageOptions(storage_options)
-        self.writer()  # raises for an invalid template
-
-    def writer(self) -> ShardWriter:
-        """Make the writer of a pass."""
-        return ShardWriter(
-            self._url_template,
-            max_shard_bytes=self.max_shard_bytes,
-            max_shard_samples=self.max_shard_samples,
-            max_member_bytes=self.max_member_bytes,
-            overwrite=self.overwrite,
-            storage_options=self._storage_options,
+        super().__init__(source_datapipe, "samples")
+        self.writer: Callable[[], ShardWriter] = partial(
+            ShardWriter,
+            url_template,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_samples=max_shard_samples,
+            max_member_bytes=max_member_bytes,
+            overwrite=overwrite,
+            storage_options=StorageOptions(storage_options),
         )
+        self.writer()  # raises for an invalid template
 
     def open(self, env: Env) -> Pass[ShardInfo]:
         return _WritingPass(self, env.open(self.source_datapipe))

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch.utils.data import DataLoader, get_worker_info
 
-from .call_stack import callers
-
-_LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")
+from .second_split import callers
 
 
 def num_batches(lengths: Sequence[int], batch_size: int | None, *, drop_last: bool) -> int:
@@ -32,12 +30,8 @@ def length_for_caller(lengths_of: Callable[[int], Sequence[int]]) -> int:
     Args:
         lengths_of: number of workers -> number of samples of each of them.
     """
-    loader = None
-    if get_worker_info() is None:
-        loader = next((found for found in callers(*_LOADERS) if isinstance(found, DataLoader)), None)
-    if loader is None or loader.num_workers <= 1:
+    loader = next((found for found in callers() if isinstance(found, DataLoader)), None)
+    if loader is None or get_worker_info() is not None:
         return sum(lengths_of(1))
-    lengths = lengths_of(loader.num_workers)
-    if loader.batch_size is None:
-        return sum(lengths)
-    return num_batches(lengths, loader.batch_size, drop_last=loader.drop_last) * loader.batch_size
+    lengths = lengths_of(max(1, loader.num_workers))
+    return num_batches(lengths, loader.batch_size, drop_last=loader.drop_last) * (loader.batch_size or 1)

@@ -23,6 +23,8 @@ from .parent_watch import end_worker_with_trainer
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
+# Once, instead of in each worker; also if a script imports them in a function
+_PRELOADED = ["torch", "torchdata_remote.loaders", "torchdata_remote.datasets"]
 _server = forkserver.ForkServer()
 _of_thread = threading.local()
 
@@ -75,20 +77,38 @@ def own_fork_server(context: Any) -> Iterator[None]:
         return
     shared: Any = forkserver
     connect = shared.connect_to_new_process
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        resource_tracker.ensure_running()  # which SIGUSR1 would end
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # its start has unblocked some
-        if method == "forkserver":
-            _server.set_forkserver_preload(shared._forkserver._preload_modules)
-            _server.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _start_servers(method)
     shared.connect_to_new_process = _server.connect_to_new_process
     try:
         yield
     finally:
         shared.connect_to_new_process = connect
+
+
+def start_fork_server(context: Any) -> None:
+    """Start the fork server of a loader that is being built: it imports what workers need while this process goes on.
+
+    Args:
+        context: of multiprocessing; ``None`` for the default one.
+    """
+    method = (context or multiprocessing).get_start_method()
+    # A process that multiprocessing has started runs the main module, and a loader in it, to get its functions
+    is_started = getattr(multiprocessing.current_process(), "_inheriting", False)
+    if method == "forkserver" and hasattr(signal, "pthread_sigmask") and not is_started:
+        _start_servers(method)
+
+
+def _start_servers(method: str) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # which SIGUSR1 would end
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # its start has unblocked some
+        if method == "forkserver":
+            shared: Any = forkserver
+            _server.set_forkserver_preload([*shared._forkserver._preload_modules, *_PRELOADED])
+            _server.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _block() -> None:
@@ -102,8 +122,14 @@ def _restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _of_thread.mask)
 
 
+def _forget_server() -> None:
+    """Let a child that was forked start a server of its own: it cannot ask that of its parent whether it runs."""
+    global _server
+    _server = forkserver.ForkServer()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_block, after_in_parent=_restore)
+    os.register_at_fork(before=_block, after_in_parent=_restore, after_in_child=_forget_server)
 
 
 def end_by_kill(batches: Any) -> None:

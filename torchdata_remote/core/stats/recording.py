@@ -21,7 +21,7 @@ from ..processes.torch_state import get_worker_info
 from ..threads.forks import ForkSafeThread
 from ..world import detect_rank
 from .counters import idle_s
-from .report import stats
+from .report import counted_here
 from .variable import FOLDER_EVERY_S, STATS_VARIABLE
 
 _CLOSE_S = 5.0  # a network disk that hangs does not keep the process from ending
@@ -66,7 +66,7 @@ class Recording:
     def _append(self, ended: bool) -> None:
         line = (
             json.dumps(
-                {**_origin(), "idle_s": idle_s(), "every_s": self._every_s, "ended": ended, **stats().as_dict()}
+                {**_origin(), "idle_s": idle_s(), "every_s": self._every_s, "ended": ended, **counted_here().as_dict()}
             ).encode()
             + b"\n"
         )

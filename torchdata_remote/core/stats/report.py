@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..arguments.calls import explained
@@ -24,6 +25,7 @@ class Stats:
         fetch: bytes of objects.
         read: samples out of shards.
         decode: values out of bytes.
+        num_workers: worker processes of this one, whose counters are their own and not in these.
     """
 
     elapsed_s: float
@@ -31,11 +33,13 @@ class Stats:
     fetch: StageStats
     read: StageStats
     decode: StageStats
+    num_workers: int = field(default=0, kw_only=True)
 
     def __sub__(self, other: Stats) -> Stats:
         return Stats(
             self.elapsed_s - other.elapsed_s,
             *(getattr(self, one.name) - getattr(other, one.name) for one in stages),
+            num_workers=self.num_workers,
         )
 
     @property
@@ -46,7 +50,9 @@ class Stats:
 
     @property
     def bottleneck(self) -> str:
-        """The stage with the longest wait; ``"rest"`` if more time was spent after the stages."""
+        """The stage with the longest wait; ``"rest"`` if more time was spent after all; ``"workers"`` if these read."""
+        if self.num_workers and not self.samples:
+            return "workers"
         waits = {one.name: getattr(self, one.name).wait_s for one in stages}
         return max({**waits, "rest": self.rest_s}.items(), key=lambda item: item[1])[0]
 
@@ -57,7 +63,9 @@ class Stats:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counters as plain JSON, with the id of the process."""
-        return {"pid": os.getpid(), **asdict(self), "rest_s": self.rest_s}
+        counters = asdict(self)
+        del counters["num_workers"]
+        return {"pid": os.getpid(), **counters, "rest_s": self.rest_s}
 
     def as_json(self) -> str:
         """Return one line of JSON, with the id of the process."""
@@ -99,6 +107,11 @@ class Stats:
                 f"{self._percentage(counters.wait_s):>8}{counters.busy_s:>9.2f}{counters.requests:>10,}{counters.retries:>9,}"
             )
         lines.append(f"{'rest':<8}{'':>22}{self.rest_s:>9.2f}{self._percentage(self.rest_s):>8}")
+        if self.num_workers:
+            lines.append(
+                f"These are of this process, not of its workers ({self.num_workers}). With "
+                "TORCHDATA_REMOTE_STATS=FOLDER in the environment all record theirs: torchdata-remote top FOLDER"
+            )
         return "\n".join(lines)
 
     def _percentage(self, seconds: float) -> str:
@@ -114,7 +127,12 @@ def stats() -> Stats:
         >>> difference = stats() - before
         >>> difference.fetch.num_bytes, difference.fetch.requests
         (0, 0)
-        >>> difference.bottleneck
-        'rest'
+        >>> difference.samples
+        0
     """
+    return replace(counted_here(), num_workers=sum(child.daemon for child in multiprocessing.active_children()))
+
+
+def counted_here() -> Stats:
+    """Return the counters without a look at the worker processes."""
     return Stats(elapsed_s(), *(one.snapshot() for one in stages))

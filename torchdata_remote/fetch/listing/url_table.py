@@ -72,7 +72,7 @@ class UrlTable(Sequence[RemoteUrl]):
     """
 
     def __init__(self, urls: Iterable[str] = ()) -> None:
-        self._urls, self._etags, self._prefix = StringColumn(), StringColumn(), ""
+        self._urls, self._etags = StringColumn(), StringColumn()
         self._sizes: Any = array("q")  # a memoryview if it was restored by view()
         for url in urls:
             self.append(url)
@@ -89,7 +89,7 @@ class UrlTable(Sequence[RemoteUrl]):
 
     def __getitem__(self, index: Any) -> Any:
         size = self._sizes[index]
-        return RemoteUrl(self._prefix + self._urls[index], None if size < 0 else size, self._etags[index] or None)
+        return RemoteUrl(self._urls[index], None if size < 0 else size, self._etags[index] or None)
 
     def columns(self) -> dict[str, Column]:
         """As arrays, by name."""
@@ -97,14 +97,9 @@ class UrlTable(Sequence[RemoteUrl]):
         return {"sizes": sizes, **self._urls.columns("urls"), **self._etags.columns("etags")}
 
     @classmethod
-    def view(cls, columns: Mapping[str, Column], prefix: str = "") -> UrlTable:
-        """Restore a table without a copy: nothing can be appended.
-
-        Args:
-            columns: as :meth:`columns` returns them.
-            prefix: of all URLs, which the columns do not have.
-        """
+    def view(cls, columns: Mapping[str, Column]) -> UrlTable:
+        """Restore a table from :meth:`columns`, without a copy: nothing can be appended."""
         table = cls()
-        table._prefix, table._sizes = prefix, columns["sizes"].data
+        table._sizes = columns["sizes"].data
         table._urls, table._etags = StringColumn.view(columns, "urls"), StringColumn.view(columns, "etags")
         return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import compress
@@ -15,8 +15,8 @@ from ...core.arguments import check
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.shard_view import ShardView, key_sums, view_url
 from ...core.threads.ordered_map import ordered_map
-from ...core.urls import RemoteUrl, VirtualUrl, join_url, object_path, redact, split_sample_range, split_url
-from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, RemoteDataError, UrlError
+from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
+from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, RemoteDataError
 from ...formats.key_index import KeyIndex
 from ...formats.tables import Columns, RowFilter, require_pyarrow, row_samples
 from ...storage import read_whole
@@ -167,23 +167,6 @@ def planned_views(
     if not views:
         raise EmptyListingError("select: none of the samples is selected. Check keys= and where=.")
     return views
-
-
-def require_whole_shards(urls: Iterable[str]) -> Iterator[RemoteUrl]:
-    """Yield URLs, and refuse those that are no whole shards.
-
-    Raises:
-        UrlError: for a range of samples, or selected samples.
-    """
-    for url in urls:
-        split_sample_range(url)
-        if isinstance(url, VirtualUrl):
-            raise UrlError(
-                f"select: {redact(url)} is a part of a shard: pass keys=, where= and members= to one select(), and put "
-                "it before join() and sharding_filter_rank().",
-                url=redact(url),
-            )
-        yield url if isinstance(url, RemoteUrl) else RemoteUrl(url)
 
 
 def _filter(chosen: Bools, url: str, index: KeyIndex, where: Callable[[IndexedSample], Any]) -> None:

@@ -26,16 +26,17 @@ _REDACTED = frozenset("?#@")  # a URL without these has nothing to redact
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")  # some listings leave it empty
 
 
-def fingerprint(urls: Sequence[Any]) -> Fingerprint:
+def fingerprint(urls: Sequence[Any], *, by_samples: bool = False) -> Fingerprint:
     """Compute the fingerprint of a listing: plain JSON of at most 4 kB, without URLs.
 
     Args:
         urls: in the order that determines the streams' shares, before they are shuffled by epoch.
+        by_samples: whether these shares may divide a shard.
 
     Returns:
         dict: ``num_urls``; ``order``, a digest over the URLs in their order; ``fields``, from a field's name to its
         values of each object, or over 32 objects to those of all: ``None``, or a digest of which objects have one
-        (``""`` for all), with a digest of their values, or one number as it is.
+        (``""`` for all), with a digest of their values, or one number as it is; ``by_samples`` if that is so.
     """
     names = list(map(_name, urls))
     by_name = sorted(range(len(names)), key=names.__getitem__)
@@ -48,6 +49,7 @@ def fingerprint(urls: Sequence[Any]) -> Fingerprint:
             for field, values in columns.items()
             if any(value is not None for value in values)
         },
+        **({"by_samples": True} if by_samples else {}),
     }
 
 
@@ -124,6 +126,8 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: Seq
         return
     if first["order"] != second["order"]:
         yield "the same objects in another order, which changes the shares"
+    if first.get("by_samples") != second.get("by_samples"):
+        yield "shards that are split by samples, where a manifest with indexes is listed, and whole shards elsewhere"
     # Copies may have other etags, but not other contents: another content shows an outdated manifest
     decided = {group for group, one, _ in _pairs("md5", first, second) if not one[0]}
     for field in (*_COUNTS, *_VERSIONS):

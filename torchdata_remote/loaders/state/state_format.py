@@ -13,7 +13,7 @@ from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference
 
-VERSION = 3
+VERSION = 4
 ENDED = "ended"
 
 State = dict[str, Any]
@@ -189,8 +189,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
     all_states = states_to_merge(states)
     for state in all_states:
         check_state(state)
-    first = all_states[0]
-    epoch = min(state["epoch"] for state in all_states)
+    first = min(all_states, key=itemgetter("epoch"))
+    epoch = first["epoch"]
     listing = next((state["listing"] for state in all_states if state["listing"] is not None), None)
     streams: dict[int, Row] = {}
     advice = "Merge states of one training only."
@@ -198,19 +198,28 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> State:
         if differing := differing_options(first["chain"], state["chain"], ("is", "and in another state")):
             raise StateError(f"The states are of chains with other options. {'; '.join(differing)}. {advice}")
         check_same("chain", state["chain"], first["chain"], advice)
-        check_same("number of streams", state["num_streams"], first["num_streams"], advice)
+        if state["epoch"] == epoch:
+            check_same("number of streams", state["num_streams"], first["num_streams"], advice)
         if state["listing"] is not None:
             check_same_listing(listing or (), state["listing"], advice)
-        for row in _in_epoch(state, epoch):
+        for row in _in_epoch(state, epoch, first["num_streams"]):
             if row[0] in streams:
                 raise StateError(f"Stream {row[0]} is in two of the states. Merge each rank's state once, of one step.")
             streams[row[0]] = row
     turns = [turn for state in all_states for turn in state.get("turns", [])]
+    num_ended = sum(state["num_streams"] != first["num_streams"] for state in all_states)
+    if num_ended:  # they begin the next epoch with other streams, and have read those that no other rank has
+        if num_ended + len({rank for rank, *_ in turns}) != max((turn[1] for turn in turns), default=0):
+            raise StateError("Ranks have ended the epoch, and states of others are missing. Merge those of all ranks.")
+        streams = {number: streams.get(number, [number, ENDED]) for number in range(first["num_streams"])}
     return make_state(first["chain"], listing, epoch, first["num_streams"], streams.values(), turns)
 
 
-def _in_epoch(state: Mapping[str, Any], epoch: int) -> Iterable[Row]:
-    """The rows of a state's streams in an epoch; ended, if the state is the start of the next one."""
+def _in_epoch(state: Mapping[str, Any], epoch: int, num_streams: int) -> Iterable[Row]:
+    """The rows of a state's streams in an epoch; ended, if the state is the start of the next one.
+
+    None if that has other streams: those of the epoch were divided, in more ranks than saved it.
+    """
     if state["epoch"] == epoch:
         return list(state["streams"])
     if state["epoch"] > epoch + 1 or any(row[1] is not None for row in state["streams"]):
@@ -218,12 +227,11 @@ def _in_epoch(state: Mapping[str, Any], epoch: int) -> Iterable[Row]:
             f"One state is in epoch {epoch}, another one has begun epoch {state['epoch']}. Save the states of all "
             "ranks at the same step; equalize_ranks() keeps ranks in the same epoch."
         )
-    return [[number, ENDED, *share] for number, _, *share in state["streams"]]
+    rows = [[number, ENDED, *share] for number, _, *share in state["streams"]]
+    return rows if state["num_streams"] == num_streams else ()
 
 
 ALL_RANKS = "all_ranks"
-CYCLED = "again"
-"""Key beside ``ALL_RANKS``, if Lightning's epoch had read a whole pass of the loader before this one."""
 
 
 def states_in(argument: Any) -> list[State]:

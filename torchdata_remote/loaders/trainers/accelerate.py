@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
-from ...core.frameworks.call_stack import callers
 from ...errors import StateError
 
 _END = object()
@@ -24,133 +22,63 @@ class Accelerated:
 
     use_stateful_dataloader = True  # for save_state and load_state
     remainder = -1  # no samples are repeated to fill the last batch, so gather_for_metrics has none to drop
+    end_of_dataloader = False
+    """Whether the latest batch is the last one of its pass."""
 
     dataset: Any  # has the chain's ``world()``
-    _accelerator: Any = None  # that prepared this
-    _batches_ahead: Sequence[Any] = ()  # one that was prefetched
-    _state_before: Any = None  # of this rank, before that was prefetched
-    _current: Iterator[Any] | None = None  # the batches of the pass that Accelerate consumes
+    pin_memory: bool
+    state_of_all_ranks: bool | None
+    _is_prepared = False
+    _num_ahead = 0  # batches that were read and not handed out
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Always ``True``. Accelerate reads this when it prepares a loader."""
-        found = next((caller for caller in callers("accelerate") if hasattr(caller, "prepare_data_loader")), None)
-        if found is not None:
-            _require_plain_split(found)
-            _require_same_ranks(found, self.dataset.world().world_size)
-            self._accelerator = found
+        """Always ``True``. Accelerate reads this when it prepares a loader, and then sets it."""
         return True
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accepted without effect: Accelerate marks the loaders that it has prepared."""
-
-    @property
-    def end_of_dataloader(self) -> bool:
-        """Whether the latest batch is the last one of its pass; prefetches a batch to know it."""
-        if self._current is None:
-            return False
-        if not self._batches_ahead:
-            self._state_before = self.rank_state()
-            self._batches_ahead = (next(self._current, _END),)
-        return self._batches_ahead[0] is _END
-
-    def rank_state(self) -> Any:
-        """The state of this rank."""
-        raise NotImplementedError
+        _require_same_ranks(self.dataset.world().world_size)
+        self._is_prepared = self.state_of_all_ranks = True
 
     def for_accelerator(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Wrap the batches of a pass for the accelerator, if one has prepared this loader."""
-        self._current, self._batches_ahead, self._state_before = None, (), None
-        return batches if self._accelerator is None else self._accelerated(batches, self._accelerator)
+        self._num_ahead = 0
+        return self._accelerated(batches) if self._is_prepared else batches
 
-    def _accelerated(self, batches: Iterator[Any], accelerator: Any) -> Iterator[Any]:
-        to_device = importlib.import_module("accelerate.utils").send_to_device
-        with self._active(accelerator.gradient_state, batches):
-            while (batch := self._next_batch(batches)) is not _END:
-                if accelerator.device_placement:
-                    batch = to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
-                yield batch
-
-    def _next_batch(self, batches: Iterator[Any]) -> Any:
-        if self._current is batches and self._batches_ahead:
-            (batch,), self._batches_ahead, self._state_before = self._batches_ahead, (), None
-            return batch
-        return next(batches, _END)
-
-    @contextmanager
-    def _active(self, gradient_state: Any, batches: Iterator[Any]) -> Iterator[None]:
-        """Register this as the loader that the accelerator consumes."""
-        self._current = batches
+    def _accelerated(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches on the accelerator's device, one of which is read ahead to know the last one."""
+        accelerate = importlib.import_module("accelerate")
+        device, gradient_state = accelerate.PartialState().device, accelerate.state.GradientState()
+        self.end_of_dataloader = False
         gradient_state._add_dataloader(self)
         try:
-            yield
+            following = next(batches, _END)
+            while following is not _END:
+                self._num_ahead = 1
+                batch = accelerate.utils.send_to_device(following, device, non_blocking=self.pin_memory)
+                following = next(batches, _END)
+                self.end_of_dataloader = following is _END
+                yield batch
+            self._num_ahead = 0
         finally:
-            if self._current is batches:  # no other pass was started since
-                self._current = None
-                gradient_state._remove_dataloader(self)
+            gradient_state._remove_dataloader(self)
 
 
-def refuse_skipping(dataset: object) -> None:
-    """Refuse to read batches only to skip them.
-
-    Raises:
-        StateError: if Accelerate's ``skip_first_batches`` has made a loader over this dataset.
-    """
-    for caller in callers("accelerate.data_loader"):
-        if getattr(caller, "skip_batches", 0) and getattr(caller, "dataset", None) is dataset:
-            in_trainer = next(callers("transformers.trainer"), None) is not None
-            raise StateError(
-                "Accelerate's skip_first_batches would read batches again and drop them, also those after a loaded "
-                f"state. {_IN_TRAINER if in_trainer else _LEAVE_IT_OUT}"
-            )
-
-
-_LEAVE_IT_OUT = (
-    "Leave it out: accelerator.load_state(), or loader.load_state_dict(), continues after the last batch that was "
-    "handed out."
-)
-_IN_TRAINER = (
-    "The transformers Trainer resumes a chain as train_dataset=pipe of class MyTrainer(RemoteTrainerMixin, Trainer), "
-    "from torchdata_remote.loaders.trainers, which makes the loader itself."
-)
-
-
-def _require_plain_split(accelerator: Any) -> None:
-    """Refuse options that change which samples a process gets.
-
-    Raises:
-        StateError: for an option that does not apply to a loader that splits its samples itself.
-    """
-    for option, instead in (
-        ("split_batches", "give the loader the batch size of one process"),
-        ("dispatch_batches", "leave it out: each process reads its own share"),
-    ):
-        if getattr(accelerator, option, None):
-            raise StateError(
-                f"Accelerate's {option}=True does not go with stateful_loader, which gives each process its share of "
-                f"the samples: set it to False in DataLoaderConfiguration and {instead}."
-            )
-
-
-def _require_same_ranks(accelerator: Any, world_size: int) -> None:
+def _require_same_ranks(world_size: int) -> None:
     """Compare the loader's ranks with the processes that need different batches.
 
     Raises:
         StateError: if tensor or context parallel processes need equal batches, and the chain gives each process other
             ones; or if the chain is not split over the processes, or over another number of them.
     """
-    alike = getattr(getattr(accelerator, "parallelism_config", None), "non_data_parallel_size", 1)
-    if world_size * alike == accelerator.num_processes:
-        return
-    if alike > 1:
+    state = importlib.import_module("accelerate.state").AcceleratorState()
+    alike = getattr(getattr(state, "parallelism_config", None), "non_data_parallel_size", 1)
+    if world_size * alike != state.num_processes:
         raise StateError(
-            f"Accelerate: groups of {alike} of the {accelerator.num_processes} processes (tensor or context parallel) "
-            f"need equal batches, and this chain gives {world_size} ranks different ones: pass this process's rank "
-            "among the data-parallel groups, sharding_filter_rank(world=World(rank=..., world_size=...))."
+            f"Accelerate runs {state.num_processes} processes, and this chain is divided over {world_size}: samples "
+            "would be read several times, or not at all. Leave world= out of sharding_filter_rank(), stream_shards() "
+            f"or stream_files(), so that the chain uses the processes' own ranks. Where groups of them need equal "
+            f"batches (tensor or context parallelism: groups of {alike}), pass the rank among the groups: "
+            "sharding_filter_rank(world=World(rank=..., world_size=...))."
         )
-    raise StateError(
-        f"Accelerate runs {accelerator.num_processes} processes, and this chain is divided over {world_size}: samples "
-        "would be read several times, or not at all. Leave world= out of sharding_filter_rank(), stream_shards() or "
-        "stream_files(), so that the chain uses the processes' own ranks."
-    )

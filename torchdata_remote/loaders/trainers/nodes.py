@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.arguments.calls import explained
-from ...core.arguments.check import marked
 from ...core.iter_datapipe import IterDataPipe
-from ...core.rank_exchange import exchanged, in_group
 from ...errors import StateError
-from ..resumable import Resumable
-from ..state.state_format import ENDED, merge_states, states_to_merge
+from ..rank_exchange import require_same_pass
+from ..resumable import Resumable, dataset_of
+from ..state.state_format import merge_states, states_to_merge
 
 _STATE = {"version", "chain", "listing", "epoch", "num_streams", "streams"}  # what a state of Resumable has
-_HANDED_OUT = "num_yielded"  # of Loader: items of the graph's root
 _STEPS = "steps_since_snapshot"  # of Prefetcher and ParallelMapper: items behind their source's last state
 
 
@@ -51,11 +49,7 @@ def to_node(pipe: IterDataPipe[Any] | Resumable, *, num_streams: int | None = No
         ImportError: if torchdata has no ``nodes``.
         StateError: if the chain cannot be resumed; names what to use instead.
     """
-    if isinstance(pipe, Resumable) and num_streams is not None:
-        raise marked(
-            ValueError("num_streams belongs to the Resumable that was passed: Resumable(pipe, num_streams=2).")
-        )
-    resumable = pipe if isinstance(pipe, Resumable) else Resumable(pipe, num_streams=num_streams)
+    resumable = dataset_of(pipe, num_streams)
     return _node_class()(resumable)
 
 
@@ -91,7 +85,13 @@ def _node_class() -> Any:
             self._close()
             if not self._compared:
                 self._compared = True  # later resets, in threads or of repeated sources, are not collective
-                _require_alike(self.resumable, initial_state)
+                reads = {
+                    "position where they start": "the beginning" if initial_state is None else "a state",
+                    "chain": self.resumable.chain,
+                    "number of streams": self.resumable.num_streams,
+                    "epoch": self.resumable.next_epoch if initial_state is None else initial_state["epoch"],
+                }
+                require_same_pass(self.resumable.world(), reads, None, None)
             if initial_state is not None:
                 self.resumable.load_state_dict(initial_state)
                 self._epoch = initial_state["epoch"]
@@ -120,33 +120,6 @@ def _node_class() -> Any:
     return PipeNode
 
 
-def _require_alike(resumable: Resumable, state: Mapping[str, Any] | None) -> None:
-    """Compare what the ranks are about to read. Collective: every rank calls it.
-
-    Raises:
-        StateError: in all ranks, if they would read other chains, epochs or streams, or if only some have a state.
-    """
-    world = resumable.world()
-    if not in_group(world):
-        return
-    own: dict[str, Any] = {
-        "position where they start": "the beginning" if state is None else "a state",
-        "chain": resumable.chain,
-        "number of streams": resumable.num_streams,
-        "epoch": resumable.next_epoch if state is None else state["epoch"],
-    }
-    found = exchanged(world, "start a torchdata.nodes graph", own)
-    first, expected = next(iter(found.items()))
-    for rank, other in found.items():
-        for name, here in expected.items():
-            if other[name] != here:
-                raise StateError(
-                    f"to_node: ranks {first} and {rank} differ in the {name}: {here!r:.300} and {other[name]!r:.300}. "
-                    "Samples would be lost and others repeated: build the same graph in each rank, and load the "
-                    "state in every rank or in none."
-                )
-
-
 @explained
 def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of all ranks of a ``torchdata.nodes`` graph, such as of its ``Loader``.
@@ -163,7 +136,7 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A state that each rank of any world can load.
 
     Raises:
-        StateError: if the states are of different graphs, steps or chains; or if a ``Prefetcher`` or a
+        StateError: if the states are of different graphs or chains; or if a ``Prefetcher`` or a
             ``ParallelMapper`` has no state after its last item.
 
     Example:
@@ -179,33 +152,8 @@ def merge_node_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             raise StateError(
                 f"Expected the state of a graph in each rank, as a dict of loader.state_dict(), got {state!r:.200}."
             )
-    _require_same_step(found)
     merged: dict[str, Any] = _merged(found, "")
     return merged
-
-
-def _require_same_step(states: Sequence[Any]) -> None:
-    """Compare how many items the ranks' loaders have handed out: fewer only if a rank's chain has ended.
-
-    Raises:
-        StateError: with the numbers.
-    """
-    steps = [state.get(_HANDED_OUT) if isinstance(state, Mapping) else None for state in states]
-    most = max((step for step in steps if isinstance(step, int)), default=0)
-    if any(step not in (None, most) and not _has_ended(state) for step, state in zip(steps, states, strict=True)):
-        raise StateError(
-            f"The states are of different steps: their loaders have handed out {steps} items. Merge the states that "
-            "all ranks have saved at the same step."
-        )
-
-
-def _has_ended(state: Any) -> bool:
-    """Whether a chain in the graph has ended."""
-    if not isinstance(state, Mapping):
-        return False
-    if set(state) >= _STATE:
-        return all(row[1] == ENDED for row in state["streams"])
-    return any(map(_has_ended, state.values()))
 
 
 def _merged(values: Sequence[Any], where: str) -> Any:
