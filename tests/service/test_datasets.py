@@ -163,20 +163,16 @@ def test_a_download_is_of_one_version_or_ends_too_early(dataset: Dataset, kind: 
             assert answer.read() == b"a" * (int(answer.headers["Content-Length"]) - 1000)
 
 
-UPLOAD, FIRST = "/files/a?upload=12345678", {"Content-Range": "bytes 0-0/1"}
 OF_A_DATASET: list[tuple[str, str, bytes | None, dict[str, str]]] = [
-    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("", "/files", "/files/a", UPLOAD)),
+    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("", "/files", "/files/a")),
     *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("/summary", "/sheet.png")),
     *(("GET", f"/files?{query}", None, {}) for query in ("digests=1", "recursive=0&prefix=a/", "after=a&limit=1")),
-    *(("DELETE", target, None, {}) for target in ("", "/files/a", UPLOAD)),
+    *(("DELETE", target, None, {}) for target in ("", "/files/a")),
     *(("PUT", "/files/a", b"1", {name: "*"} if name else {}) for name in ("", "If-Match", "If-None-Match")),
     ("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}),
     ("PUT", "?unpack=1", tar_bytes({"a": b"1"}), {}),
-    *(
-        ("PUT", UPLOAD, b"1", FIRST),
-        ("POST", "/files", b'{"paths": ["a"]}', JSON),
-        ("POST", "/files", b'{"paths": []}', JSON),
-    ),
+    ("POST", "/files", b'{"paths": ["a"]}', JSON),
+    ("POST", "/files", b'{"paths": []}', JSON),
 ]
 
 
@@ -248,8 +244,7 @@ def test_a_dataset_whose_removal_failed_can_be_written_and_removed(served: str, 
         failed = dataset.ask("DELETE")
         assert (failed.status, "busy" in failed.error) == (502, True)
         dataset.fill({"b": b"2", "c/d": b"3"})
-        assert dataset.ask("PUT", UPLOAD.replace("/a", "/e"), b"4", FIRST).status == 200
-        assert {"b": b"2", "c/d": b"3", "e": b"4"}.items() <= dataset.contents().items()
+        assert {"b": b"2", "c/d": b"3"}.items() <= dataset.contents().items()
         assert create(served, "disk")[0] == 409
     assert dataset.ask("DELETE").status == 204
     require_absent(served, "disk")
@@ -260,7 +255,6 @@ def test_a_dataset_whose_removal_failed_can_be_written_and_removed(served: str, 
 
 def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
     anywhere.fill(dict.fromkeys(("a", "b/c", "b/d/e"), b"1"))
-    assert anywhere.ask("PUT", "/files/x?upload=12345678", b"1", {"Content-Range": "bytes 0-0/2"}).status == 202
     assert anywhere.ask("DELETE").status == 204
     assert anywhere.name not in names(anywhere.address)
     require_absent(anywhere.address, anywhere.name)
@@ -268,7 +262,6 @@ def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
         assert not anywhere.folder.exists()
     assert create(anywhere.address, anywhere.name)[0] == 201
     assert anywhere.paths() == []
-    assert anywhere.ask("GET", "/files/x?upload=12345678").status == 404
     assert anywhere.put("b", b"2", {"If-None-Match": "*"}).status == 200
     assert anywhere.contents() == {"b": b"2"}
 
@@ -422,12 +415,10 @@ def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fil
         with running_service(disk / "root", "--min-free-bytes", "0") as address:
             dataset = Dataset(address, "d", disk / "root")
             dataset.fill({"a/b/c": b"x", "e": b"x"})
-            upload = "/files/big?upload=12345678"
-            assert dataset.ask("PUT", upload, b"x", {"Content-Range": "bytes 0-0/2"}).status == 202
             os.symlink(disk / "far", disk / "root" / "near")
             fill(disk)
             assert dataset.put("new", b"x" * 5000).status == 507
-            for path in ("d/files/a/b/c", f"d{upload}", "d", "near"):
+            for path in ("d/files/a/b/c", "d", "near"):
                 assert ask(address, "DELETE", f"/datasets/{path}").status == 204, path
                 fill(disk)  # what was freed
             assert names(address) == []

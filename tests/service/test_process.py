@@ -244,13 +244,8 @@ def test_a_file_has_at_most_max_file_bytes(small: Dataset) -> None:
         for body in (b"x" * 20_001, iter([b"x" * 12_000] * 2)):  # by Content-Length, or while it is received
             answer = dataset.ask("PUT", target, body)
             assert (answer.status, bool(answer.error)) == (413, True)
-    for first, total in ((0, 20_001), (19_995, "*")):
-        headers = {"Content-Range": f"bytes {first}-{first + 9}/{total}"}
-        assert dataset.ask("PUT", "/files/a?upload=12345678", b"x" * 10, headers).status == 413
     wait_for(lambda: below(dataset.folder) == set())
     assert dataset.put("a", b"x" * 20_000).status == 200
-    part = {"Content-Range": "bytes 19990-19999/20000"}
-    assert dataset.ask("PUT", "/files/b?upload=12345678", b"x" * 10, part).status == 202
 
 
 def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_them(tmp_path: Path) -> None:
@@ -258,9 +253,8 @@ def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_th
     (tmp_path / "d" / "a").write_bytes(b"1")
     with running_service(tmp_path, "--min-free-bytes", str(1 << 60)) as address:
         dataset = Dataset(address, "d", tmp_path)
-        part = {"Content-Range": "bytes 0-0/1"}
-        for target in ("?unpack=1", "/files/a", "/files/b?upload=12345678"):
-            answer = dataset.ask("PUT", target, b"x", part if "upload" in target else {})
+        for target in ("?unpack=1", "/files/a"):
+            answer = dataset.ask("PUT", target, b"x")
             assert (answer.status, bool(answer.error)) == (507, True), target
         assert below(tmp_path) == {"d/a"}
         assert dataset.contents() == {"a": b"1"}

@@ -150,11 +150,17 @@ def test_a_dataset_that_the_other_service_removed_stays_removed(both: Both) -> N
 
 def test_digests_are_kept_with_the_files_and_computed_for_those_of_others_when_asked(both: Both) -> None:
     one, other = both.dataset()
-    files = {"small": b"small", "large": LARGE, "announced": LARGE + b"1"}
+    files = {"small": b"small", "large": LARGE}
+
+    def num_beside() -> int:
+        return len([key for key in both.all_keys() if f"/sha256/{one.name}/" in key])
+
     for path, data in files.items():
-        headers = {"Content-Digest": digest_field(data)} if path == "announced" else {}
-        assert one.put(path, data, headers).json()["sha256"] == sha256(data)
-    assert len([key for key in both.all_keys() if f"/sha256/{one.name}/" in key]) == 1, "beside large"
+        assert one.put(path, data).json()["sha256"] == sha256(data)
+    assert num_beside() == 1, "beside large"
+    assert other.put("large", b"no more").status == 200
+    assert num_beside() == 0
+    assert one.put("large", LARGE).status == 200
     both.server.put(f"{both.place}/datasets/{one.name}/others", b"of others")
     files["others"] = b"of others"
     for path, data in files.items():
@@ -162,19 +168,6 @@ def test_digests_are_kept_with_the_files_and_computed_for_those_of_others_when_a
     assert {one["path"]: one["sha256"] for one in other.page(digests=1)["files"]} == {
         path: sha256(data) for path, data in files.items()
     }
-
-
-def test_the_parts_of_an_upload_may_go_to_either_service(both: Both) -> None:
-    one, other = both.dataset()
-    half, total = len(LARGE) // 2, len(LARGE)
-    target = "/files/a?upload=12345678"
-    first = one.ask("PUT", target, LARGE[:half], {"Content-Range": f"bytes 0-{half - 1}/{total}"})
-    assert (first.status, other.ask("GET", target).json()["received"]) == (202, [[0, half]])
-    rest = {"Content-Range": f"bytes {half}-{total - 1}/{total}", "Repr-Digest": digest_field(LARGE)}
-    last = other.ask("PUT", target, LARGE[half:], rest)
-    assert (last.status, last.json()["sha256"]) == (200, sha256(LARGE))
-    assert followed(one, "a").body == LARGE
-    assert (one.paths(), one.ask("GET", target).status) == (["a"], 404)
 
 
 def test_a_dataset_that_others_put_there_is_one(both: Both) -> None:

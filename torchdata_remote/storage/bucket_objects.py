@@ -13,8 +13,8 @@ import obstore
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import AZURE, split_url
-from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
-from .multipart import MAX_PARTS_IN_FLIGHT, UPLOAD_PART_BYTES, WRITER_ID
+from ..errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, UrlError
+from .multipart import UPLOAD_PART_BYTES, WRITER_ID
 from .obstore_store import ObstoreStore
 from .options import nested
 from .protocol import Page, Store, normalized_etag
@@ -173,50 +173,3 @@ class BucketObjects:
             return None
         end = dt.timedelta(seconds=seconds)
         return self.store.call(path, lambda store: str(obstore.sign(store, "GET", path, end)))  # type: ignore[call-overload]
-
-    def writer(self, path: str, metadata: Mapping[str, str]) -> PartsWriter:
-        """Start to write a large object in parts, whatever is there."""
-        return PartsWriter(self, path, metadata)
-
-
-class PartsWriter:
-    """Writes an object in parts. It becomes visible as a whole by ``commit``.
-
-    Args:
-        objects: of the bucket.
-        path: of the object.
-        metadata: of the object, with the id of its writer as ``WRITER_ID``.
-    """
-
-    def __init__(self, objects: BucketObjects, path: str, metadata: Mapping[str, str]) -> None:
-        self._objects, self._path, self._writer, self._is_open = objects, path, metadata[WRITER_ID], True
-        store = objects.store
-        sizes: Any = {"buffer_size": UPLOAD_PART_BYTES, "max_concurrency": MAX_PARTS_IN_FLIGHT}
-
-        def start() -> Any:
-            return obstore.open_writer(store.bucket.connect(retry=True), path, attributes=dict(metadata), **sizes)
-
-        self._file = self._call(start)
-
-    def _call(self, request: Callable[[], Any]) -> Any:
-        return self._objects.store.call(self._path, lambda _: request(), writing=True, may_repeat=False)
-
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-        self._call(lambda: self._file.write(data))
-
-    def commit(self) -> None:
-        """Make the object visible."""
-        self._is_open = False
-        try:
-            self._call(self._file.close)
-        except StorageError:  # obstore repeats the request: what is refused then may be done already
-            found = self._objects.head(self._path)
-            if found is None or found.metadata.get(WRITER_ID) != self._writer:
-                raise
-
-    def abort(self) -> None:
-        """Discard it, unless it is visible."""
-        if self._is_open:
-            self._is_open = False
-            self._file.__exit__(ValueError, ValueError(), None)  # which aborts the upload

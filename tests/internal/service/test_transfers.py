@@ -1,11 +1,9 @@
-"""What only large files would reach of ``push`` and ``pull``: parts, requests that share a file, groups of files."""
+"""What only many or large files would reach of ``push`` and ``pull``: threads, groups of files."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from unittest import mock
 
@@ -17,7 +15,7 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 
 from tests.support.transfers import Tree, counts, pull, push, read_tree, trees, write_tree
 from torchdata_remote import RetryPolicy
-from torchdata_remote.service.transfer.jobs import Jobs
+from torchdata_remote.service.transfer import jobs
 
 
 @given(num=st.integers(0, 30), max_in_flight=st.integers(1, 6))
@@ -32,31 +30,21 @@ def test_all_functions_run_once_within_the_bound_of_their_number(num: int, max_i
             running.remove(number)
             done.append(number)
 
-    with Jobs(max_in_flight, RetryPolicy()) as jobs:
-        jobs.run((partial(run, number) for number in range(num)), lambda: reports.append(len(reports)))
+    with jobs.Jobs(max_in_flight, RetryPolicy()) as pool:
+        pool.run((partial(run, number) for number in range(num)), lambda: reports.append(len(reports)))
     assert (sorted(done), len(reports)) == (list(range(num)), num)
 
 
-@settings(max_examples=15)
-@given(tree=trees, part_bytes=st.integers(1, 200), batch=st.integers(1, 200))
-def test_a_tree_survives_transfers_in_parts_of_any_size(
-    tree: Tree, part_bytes: int, batch: int, served: str, tmp_path_factory: pytest.TempPathFactory
+@settings(max_examples=10)
+@given(tree=trees, batch=st.integers(1, 200))
+def test_a_tree_survives_transfers_in_batches_of_any_size(
+    tree: Tree, batch: int, served: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("tree")
     url = f"datasets://{served}/{folder.name}"
     write_tree(folder / "s", tree)
-    sizes = {
-        "pull": {"_RESUMED_BYTES": part_bytes},
-        "jobs": {"_BATCH_BYTES": batch, "MAX_BATCH_FILE_BYTES": batch},
-    }
     copies: list[Callable[[], object]] = [lambda: push(folder / "s", url), lambda: pull(url, folder / "t")]
-    with ExitStack() as patched:
-        for module, values in sizes.items():
-            for name, value in values.items():
-                where = sys.modules[f"torchdata_remote.service.transfer.{module}"]
-                patched.enter_context(mock.patch.object(where, name, value))
-        upload = sys.modules["torchdata_remote.storage.dataset_service.upload"]
-        patched.enter_context(mock.patch.object(upload, "REQUEST_BYTES", part_bytes))
+    with mock.patch.multiple(jobs, _BATCH_BYTES=batch, MAX_BATCH_FILE_BYTES=batch):
         for copy in copies:
             assert counts(copy()) == (len(tree), 0, 0, 0)  # type: ignore[arg-type]
     assert read_tree(folder / "t") == tree

@@ -30,7 +30,7 @@ _PAGE = {
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
-_CLEANING_S, _UNFINISHED_S = 3600.0, 7 * 86_400.0
+_CLEANING_S = 3600.0
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "Referrer-Policy": "no-referrer",
@@ -109,7 +109,7 @@ async def _clean(context: Context) -> None:
     """Remove what killed services left, at the start and every hour. An error is no reason to end the service."""
     while True:
         try:
-            await run_blocking(lambda: context.root.clean(_UNFINISHED_S, context.stopping), "remove")
+            await run_blocking(lambda: context.root.clean(context.stopping), "remove")
         except Exception as error:  # noqa: BLE001  # of the store or the disk, or a defect: others are served
             if not context.stopping.is_set:
                 _log.warning("A clean-up of %s failed, and will be repeated: %s", context.root.url, error)

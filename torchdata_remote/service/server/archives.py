@@ -14,7 +14,7 @@ from ...formats.compression.decompress import CompressionLimits, decompressed
 from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ...formats.zip import read_directory, read_pieces
 from ...storage.dataset_service.protocol import DAMAGED, SHA256_RECORD
-from .context import Context, Dataset, all_files, each
+from .context import Context, Dataset, Opened, all_files, each
 from .folder import chunks_of
 from .problems import Problem
 from .requests import require_path
@@ -29,46 +29,45 @@ Data = bytes | memoryview
 # Out
 
 
-def tar_stream(dataset: Dataset, files: Iterable[File] | None = None) -> Iterator[bytes]:
-    """Stream files of a dataset as a tar, in chunks of about 256 KiB; ``None`` for all, sorted by path.
+def tar_stream(dataset: Dataset, paths: Iterable[str] | None = None) -> Iterator[bytes]:
+    """Stream files of a dataset as a tar, in chunks of about 256 KiB. One that breaks off lacks the end of a tar.
+
+    Args:
+        dataset: of the files.
+        paths: of the files, of which missing ones are left out; ``None`` for all, sorted by path.
 
     Raises:
-        ObjectChangedError: if a file is replaced or removed meanwhile.
+        ObjectChangedError: if a listed file is replaced or removed meanwhile.
     """
     waiting, num_bytes = list[Data](), 0  # small files are sent together
-    for file, data in each(dataset, partial(_ahead, dataset), all_files(dataset) if files is None else files):
-        for piece in _member(dataset, file, data):
-            waiting.append(piece)
-            num_bytes += len(piece)
-            if num_bytes >= STREAM_BYTES:
-                yield b"".join(waiting)
-                waiting, num_bytes = [], 0
+    for one in each(dataset, partial(_opened, dataset), all_files(dataset) if paths is None else paths):
+        if one is not None:
+            for piece in _member(*one):
+                waiting.append(piece)
+                num_bytes += len(piece)
+                if num_bytes >= STREAM_BYTES:
+                    yield b"".join(waiting)
+                    waiting, num_bytes = [], 0
     yield b"".join([*waiting, END_OF_ARCHIVE])
 
 
-def _ahead(dataset: Dataset, file: File) -> tuple[File, bytes | None]:
-    """Return a file with its data if it is small and takes a request, which is then sent ahead."""
-    if dataset.num_readers == 1 or file.size > STREAM_BYTES:
-        return file, None
-    return file, b"".join(dataset.open(file.path, file).chunks(0, file.size, STREAM_BYTES))
+def _opened(dataset: Dataset, wanted: File | str) -> tuple[Opened, bytes | None] | None:
+    """Open a file, with its data if it is small and takes a request, which is then sent ahead."""
+    try:
+        opened = dataset.open(wanted) if isinstance(wanted, str) else dataset.open(wanted.path, wanted)
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+        return None
+    is_ahead = dataset.num_readers > 1 and opened.file.size <= STREAM_BYTES
+    return opened, b"".join(opened.chunks(0, opened.file.size, STREAM_BYTES)) if is_ahead else None
 
 
-def _member(dataset: Dataset, file: File, data: bytes | None) -> Iterator[Data]:
-    yield pack_header(file.path, file.size)
-    if data is not None:
-        yield data
-    else:
-        with contextlib.closing(dataset.open(file.path, file)) as opened:
-            yield from opened.chunks(0, file.size, STREAM_BYTES)
-    yield bytes(padding(file.size))
-
-
-def batch_of(dataset: Dataset, paths: list[str]) -> tuple[int, Iterator[bytes]]:
-    """Return the size of a tar of these files, and the tar. Paths without a file are left out."""
-    paths = [require_path(path) for path in paths]
-    files = [file for file in each(dataset, dataset.find, paths) if file is not None]
-    sizes = (len(pack_header(file.path, file.size)) + file.size + padding(file.size) for file in files)
-    return len(END_OF_ARCHIVE) + sum(sizes), tar_stream(dataset, files)
+def _member(opened: Opened, data: bytes | None) -> Iterator[Data]:
+    with contextlib.closing(opened):
+        yield pack_header(opened.file.path, opened.file.size)
+        yield from opened.chunks(0, opened.file.size, STREAM_BYTES) if data is None else [data]
+        yield bytes(padding(opened.file.size))
 
 
 # In

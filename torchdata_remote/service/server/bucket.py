@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
@@ -23,10 +24,11 @@ from ...core.threads.named_locks import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
 from ...fetch.ranges import ObjectReader
-from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found, etag_of
+from ...storage import ObjectWriter, Page
+from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found
 from .problems import AGAIN, CLOSE, Problem, Stopping
 from .requests import is_dataset_name, require_dataset_name, require_match
-from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
+from .root import WORK_FOLDER, File, no_dataset, no_file, removed
 
 _SHA256 = "torchdataremotesha256"  # metadata; Azure allows letters and digits only
 _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is longer, which listings show
@@ -115,7 +117,7 @@ class BucketRoot:
         return True
 
     def _remove_all(self, name: str) -> None:
-        for folder in (f"{self.work}uploads/{name}/", f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
+        for folder in (f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
             self.objects.delete_folder(folder)
         self.objects.delete([self._markers + name])
 
@@ -145,15 +147,13 @@ class BucketRoot:
             self.objects.delete([probe])
         yield
 
-    def clean(self, unfinished_s: float, stopping: Stopping) -> None:
-        """Finish removals, and remove old parts. Nothing else is looked at: other services may be writing it."""
+    def clean(self, stopping: Stopping) -> None:
+        """Finish removals. Nothing else is looked at: other services may be writing it."""
         now_s = time.time()
         for page in self.objects.pages(self._markers):
             for one in stopping.during(page.entries):
                 if one.size != _LIFE and (one.modified_s or now_s) < now_s - _ABANDONED_S:
                     self._remove_all(one.path[len(self._markers) :])
-        for page in self.objects.pages(f"{self.work}uploads/"):
-            self.objects.delete([one.path for one in page.entries if (one.modified_s or now_s) < now_s - unfinished_s])
 
 
 class BucketDataset:
@@ -165,7 +165,6 @@ class BucketDataset:
         self.root, self.name, self.life, self._seen_s = root, name, life, time.monotonic()
         self.folder = f"{root.prefix}{name}/"
         self.url = join_url(*split_url(root.url)[:2], self.folder)
-        self.unsettled: dict[str, str] = {}  # files, and the ids of their writers, before the life was compared
 
     def require_life(self) -> bytes:
         """Give it a life if it has none."""
@@ -182,10 +181,10 @@ class BucketDataset:
                 raise removed()
 
     def full(self, path: str) -> str:
-        """Return the path in the bucket of a file, or of a part."""
+        """Return the path of a file in the bucket."""
         if "?versionId=" in path:
             raise Problem(400, f"{path!r:.200}: '?versionId=' names a version in a bucket. Choose another name.")
-        return path if path.startswith(self.root.work) else self.folder + path
+        return self.folder + path
 
     # Files
 
@@ -199,88 +198,56 @@ class BucketDataset:
             raise no_file(path)
         return OpenObject(self, found)
 
-    def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
-        skip = len(self.folder)
-        after = self.folder + after if after else ""
-        found = self.root.objects.page(self.folder + prefix, recursive=recursive, after=after, limit=limit)
-        files = [
-            File(one.path[skip:], one.size or 0, etag_of(one.etag, one.size), one.modified_s) for one in found.entries
-        ]
-        return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
+    def listed(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        return self.root.objects.page(prefix, recursive=recursive, after=after, limit=limit)
 
-    def writer(self, path: str, conditions: Mapping[str, str], sha256: str | None = None) -> Upload:
+    def writer(self, path: str, conditions: Mapping[str, str]) -> Upload:
         self.require_life()
-        return Upload(self, path, conditions, sha256)
+        return Upload(self, path, conditions)
 
-    def delete(self, path: str, conditions: Mapping[str, str]) -> None:
-        """Remove a file. It is compared first, since not all buckets have conditions for that."""
-        with self.root.locks.held(self.folder + path):
-            found = self.find(path)
-            if found is None:
-                raise no_file(path)
-            require_match(conditions, found.etag)
-            self.root.objects.delete([self.folder + path, self._digest_path(path)])
+    def remove(self, path: str) -> None:
+        self.root.objects.delete([self.folder + path, self.digest_path(path)])
 
     def store(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Store small files, each as a whole."""
-        files = list(files)
-
-        def put(file: tuple[str, bytes]) -> None:
-            writer = self.writer(file[0], {})
-            writer.write(file[1])
-            writer.commit(hashlib.sha256(file[1]).hexdigest(), settle=False)
-
+        writers = [self.writer(path, {}).holding(data) for path, data in files]
         try:
-            list(self.root.threads.map(put, files))
+            list(self.root.threads.map(Upload.publish, writers))
         finally:
-            self.settle(path for path, _ in files)
+            self.settle(writers)
 
-    def settle(self, paths: Iterable[str]) -> None:
+    def settle(self, writers: list[Upload]) -> None:
         """Take files back that were written while the dataset was removed. Raises ``Problem`` 404 then."""
-        written = [(path, self.unsettled.pop(path)) for path in paths if path in self.unsettled]
         try:
-            if written:
-                self.require_alive()
+            self.require_alive()
         except Problem:
-            for path, writer in written:
-                found = self.root.objects.head(self.full(path))
-                if found is not None and found.metadata.get(WRITER_ID) == writer:
-                    self.root.objects.delete([self.full(path)])
+            for writer in writers:
+                writer.take_back()
             raise
+        digests = [self.digest_path(one.path) for one in writers if one.done.sha256]  # of larger files before them
+        if self.root.objects.has_folder(os.path.dirname(self.digest_path("")) + "/"):
+            self.root.objects.delete(digests)
 
     def require_writable(self, path: str) -> None:
         """A bucket may have any path."""
 
-    # Parts of uploads, and digests
-
-    def part_path(self, upload: str, name: str) -> str:
-        return f"{self.root.work}uploads/{self.name}/{self.require_life().decode('ascii', 'replace')}/{upload}/{name}"
-
-    def parts(self, upload: str) -> list[str]:
-        folder = self.part_path(upload, "")
-        return [one.path[len(folder) :] for page in self.root.objects.pages(folder) for one in page.entries]
-
-    def remove_parts(self, upload: str, names: Iterable[str] | None = None) -> None:
-        if names is None:
-            self.root.objects.delete_folder(self.part_path(upload, ""))
-        else:
-            self.root.objects.delete([self.part_path(upload, name) for name in names])
+    # Digests
 
     def about(self, file: File) -> File:
         if file.sha256 is None:
             found = self.find(file.path)
             file = found if found is not None and found.etag == file.etag else file
         if file.sha256 is None:
-            kept = self.root.objects.get(self._digest_path(file.path))
+            kept = self.root.objects.get(self.digest_path(file.path))
             sha256, _, etag = ("" if kept is None else kept[0].decode("ascii", "replace")).partition(" ")
             file = file._replace(sha256=sha256 if etag == file.etag else None)
         return file
 
     def keep_sha256(self, file: File, sha256: str) -> None:
         """Store it beside the datasets, one for each path: an object that others wrote is left as it is."""
-        self.root.objects.put(self._digest_path(file.path), f"{sha256} {file.etag}".encode())
+        self.root.objects.put(self.digest_path(file.path), f"{sha256} {file.etag}".encode())
 
-    def _digest_path(self, path: str) -> str:
+    def digest_path(self, path: str) -> str:
         return f"{self.root.work}sha256/{self.name}/{hashlib.sha256(path.encode()).hexdigest()}"
 
 
@@ -320,75 +287,83 @@ class OpenObject:
 
 
 class Upload:
-    """Writes an object: a small one by one conditional request, a large one in parts, which become visible at once."""
+    """Writes an object: a small one by one conditional request, a large one in parts, which become visible at once.
 
-    def __init__(self, dataset: BucketDataset, path: str, conditions: Mapping[str, str], sha256: str | None) -> None:
-        self._dataset, self._path, self._root, self._full = dataset, path, dataset.root, dataset.full(path)
+    Attributes:
+        done: what was written, with its digest if that is metadata of the object.
+    """
+
+    def __init__(self, dataset: BucketDataset, path: str, conditions: Mapping[str, str]) -> None:
+        self._dataset, self.path, self._objects, self._full = dataset, path, dataset.root.objects, dataset.full(path)
         self._conditions = {name: conditions[name] for name in ("if-match", "if-none-match") if name in conditions}
-        self._id = uuid.uuid4().hex
-        self._about = {WRITER_ID: self._id} | ({_SHA256: sha256} if sha256 else {})
-        self._buffer, self._large = bytearray(), None  # type: tuple[bytearray, Any]
+        self._id, self.done = uuid.uuid4().hex, File(path, 0, "")
+        self._buffer, self._large = bytearray(), cast(ObjectWriter | None, None)
         self._mode()
 
     def _mode(self) -> Any:
         """Return how the object is put: over this version, or only where there is none."""
         if not self._conditions:
             return "overwrite"
-        found = self._root.objects.head(self._full)
+        found = self._objects.head(self._full)
         require_match(self._conditions, found and found.etag)
         return "create" if found is None else found.version
 
+    def holding(self, data: bytes) -> Upload:
+        """Return this with all of a small file."""
+        self._buffer += data
+        return self
+
     def write(self, data: bytes | memoryview) -> None:
         self._buffer += data
-        if len(self._buffer) > UPLOAD_PART_BYTES:
-            if self._large is None:
-                self._large = self._start()
+        if self._large is None and len(self._buffer) > UPLOAD_PART_BYTES:
+            mode = self._mode()
+            if mode not in ("create", "overwrite"):
+                what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
+                raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
+            self._large = self._objects.store.create(self._full, overwrite=mode == "overwrite")
+        if self._large is not None:
             self._large.write(bytes(self._buffer))
             self._buffer = bytearray()
 
-    def _start(self) -> Any:
-        mode = self._mode()
-        if mode == "overwrite":
-            return self._root.objects.writer(self._full, self._about)
-        if mode == "create":
-            return self._root.objects.store.create(self._full, overwrite=False)
-        what = f"A bucket has no condition for replacing a file by one of more than {UPLOAD_PART_BYTES:,} bytes"
-        raise Problem(413, f"{what}. Send it without If-Match and If-None-Match.", CLOSE)
+    def commit(self, sha256: str) -> File:
+        self.publish(sha256)
+        found = self._dataset.root.threads.submit(self._dataset.find, self.path)  # with its date
+        self._dataset.settle([self])
+        self.done = now if (now := found.result()) is not None and now.etag == self.done.etag else self.done
+        if self.done.sha256 is None:
+            self._dataset.keep_sha256(self.done, sha256)
+        return self.done._replace(sha256=sha256)
 
-    def commit(self, sha256: str, *, settle: bool = True) -> File:
-        dataset, path = self._dataset, self._path
-        dataset.require_alive(max_age_s=1.0)
-        dataset.unsettled[path] = self._id
+    def publish(self, sha256: str | None = None) -> None:
+        """Write the object. It may be that its dataset was removed meanwhile, see :meth:`BucketDataset.settle`."""
+        self._dataset.require_alive(max_age_s=1.0)
         data, self._buffer = bytes(self._buffer), bytearray()
-        if self._large is not None:
-            self._large.write(data)
-            self._large.commit()
-            large = self._root.objects.head(self._full)
-            if large is None:  # removed since
-                raise Problem(503, "The file was removed at once. Send it again.", AGAIN)
-            dataset.unsettled[path] = large.metadata.get(WRITER_ID, self._id)
-            found = _file(path, large)
-        else:
-            found = self._put(data, sha256)
-            now = dataset.find(path) if settle else None
-            found = now if now is not None and now.etag == found.etag else found
-        if settle:
-            dataset.settle([path])
-        if found.sha256 is None:
-            dataset.keep_sha256(found, sha256)
-        return found._replace(sha256=sha256)
+        if self._large is None:
+            self.done = self._put(data, sha256 or hashlib.sha256(data).hexdigest())
+            return
+        self._large.commit()
+        self._large, found = None, self._objects.head(self._full)
+        if found is None:
+            raise Problem(503, "The file was removed at once. Send it again.", AGAIN)
+        self._id, self.done = found.metadata.get(WRITER_ID, self._id), _file(self.path, found)
 
     def _put(self, data: bytes, sha256: str) -> File:
         for _ in range(_MAX_ATTEMPTS):
             mode = self._mode()
             try:
-                etag = self._root.objects.put(self._full, data, mode, {**self._about, _SHA256: sha256})
-                return File(self._path, len(data), etag, None, sha256)
+                etag = self._objects.put(self._full, data, mode, {WRITER_ID: self._id, _SHA256: sha256})
+                return File(self.path, len(data), etag, None, sha256)
             except CHANGED:  # since it was compared, or by a request whose answer was lost
-                found = self._root.objects.head(self._full)
+                found = self._objects.head(self._full)
                 if found is not None and found.metadata.get(WRITER_ID) == self._id:
-                    return _file(self._path, found)
-        raise Problem(503, f"{self._path!r} is replaced continuously. Send it again.", AGAIN)
+                    return _file(self.path, found)
+        raise Problem(503, f"{self.path!r} is replaced continuously. Send it again.", AGAIN)
+
+    def take_back(self) -> None:
+        """Remove what was written, if it is still there."""
+        found = self._objects.head(self._full)
+        if found is not None and found.metadata.get(WRITER_ID) == self._id:
+            self._objects.delete([self._full])
 
     def abort(self) -> None:
         self._buffer = bytearray()

@@ -15,12 +15,13 @@ from ...core.threads.named_locks import NamedLocks
 from ...core.threads.ordered_map import ordered_map
 from ...errors import UrlError
 from ...storage import LocalStore, open_store
-from ...storage.bucket_objects import bucket_objects
+from ...storage.bucket_objects import bucket_objects, etag_of
 from .bucket import RETRY, BucketDataset, BucketRoot, OpenObject, Upload
 from .folder import FolderDataset, FolderRoot, LocalFile, OpenFile
 from .limits import ServiceLimits
 from .problems import Stopping
-from .root import CHUNK_BYTES, File
+from .requests import require_match
+from .root import CHUNK_BYTES, File, Files, no_file
 from .threads import run_blocking
 
 Root: TypeAlias = FolderRoot | BucketRoot
@@ -42,12 +43,11 @@ class Context:
     Attributes:
         stopping: set when the service stops.
         locks: of work that many requests share, such as a summary.
-        uploads: locks of uploads in parts.
     """
 
     def __init__(self, root: Root, limits: ServiceLimits) -> None:
         self.root, self.limits = root, limits
-        self.stopping, self.locks, self.uploads = Stopping(), NamedLocks(), NamedLocks()
+        self.stopping, self.locks = Stopping(), NamedLocks()
         self._summaries: dict[tuple[str, str], tuple[float, Any]] = {}  # with their ends, oldest first
         self._num_changes = 0
 
@@ -105,13 +105,35 @@ def open_root(url: str, storage_options: Mapping[str, Any] | None, *, pass_throu
     raise UrlError(f"{url.rstrip('/')} cannot keep datasets. {what}", url=url)
 
 
+def page_of(dataset: Dataset, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
+    """List files whose paths begin with ``prefix``, sorted, after the path ``after``."""
+    folder, skip = dataset.folder, len(dataset.folder)
+    found = dataset.listed(folder + prefix, recursive=recursive, after=after and folder + after, limit=limit)
+    files = [File(one.path[skip:], one.size or 0, etag_of(one.etag, one.size), one.modified_s) for one in found.entries]
+    return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
+
+
 def all_files(dataset: Dataset, page_files: int = 10_000) -> Iterator[File]:
     """Iterate over all files of a dataset, sorted by path."""
     after: str | None = ""
     while after is not None:
-        page = dataset.page("", recursive=True, after=after, limit=page_files)
+        page = page_of(dataset, "", recursive=True, after=after, limit=page_files)
         yield from page.files
         after = page.next
+
+
+def delete(dataset: Dataset, path: str, conditions: Mapping[str, str]) -> None:
+    """Remove a file. Its version is compared before, since not all buckets have a condition for that.
+
+    Raises:
+        Problem: 404 or 412.
+    """
+    with dataset.root.locks.held(dataset.folder + path):
+        found = dataset.find(path)
+        if found is None:
+            raise no_file(path)
+        require_match(conditions, found.etag)
+        dataset.remove(path)
 
 
 def sha256_of_file(dataset: Dataset, file: File, stopping: Stopping) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
 import hashlib
 import math
 import os
@@ -19,7 +18,7 @@ import shutil
 import stat
 import struct
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import BinaryIO
@@ -29,10 +28,10 @@ from ...core.options import StorageOptions
 from ...core.threads.named_locks import NamedLocks
 from ...core.urls import join_url
 from ...errors import ObjectChangedError, ServiceError, UrlError
-from ...storage import PARTIAL_SUFFIX, LocalStore, symlink_error, translate_errors, version_of
+from ...storage import PARTIAL_SUFFIX, LocalStore, Page, symlink_error, translate_errors, version_of
 from .problems import Problem, Stopping
 from .requests import is_dataset_name, require_dataset_name, require_match
-from .root import WORK_FOLDER, File, Files, no_dataset, no_file, removed
+from .root import WORK_FOLDER, File, no_dataset, no_file, removed
 
 try:
     import fcntl
@@ -44,7 +43,6 @@ _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK"
 _MAX_ATTEMPTS = 100  # at creating a folder, while others remove it since it is empty
 _ABOUT = "user.torchdata_remote.sha256"  # an extended attribute: SHA-256, and etag of the version
 _ABOUT_VALUE = re.compile(r'([0-9a-f]{64}) ("[^"]*")')
-_UPLOADS = ".torchdata_remote-uploads/"  # in the folder of a dataset, for parts
 
 
 class FolderRoot:
@@ -71,7 +69,7 @@ class FolderRoot:
             raise UrlError(f"{url.rstrip('/')} cannot keep datasets: {error}.", url=url) from error
         self.store, self.locks, self.lives = LocalStore(), NamedLocks(), Counter[str]()
         self._began_s, self._lock = math.inf, f"{self.folder}{WORK_FOLDER}serving.lock"
-        self.syncs = dict[int, SharedSync]()  # of file systems
+        self.syncs = defaultdict[int, SharedSync](SharedSync)  # of file systems
 
     def names(self) -> list[str]:
         """Return the names of all datasets, sorted. A link to a folder is a choice of the root's owner."""
@@ -154,18 +152,14 @@ class FolderRoot:
         os.utime(self._lock)
         return os.stat(self._lock).st_mtime
 
-    def clean(self, unfinished_s: float, stopping: Stopping) -> None:
-        """Remove what killed services left, and what else is unfinished and older than so many seconds."""
-        before_s = max(self._began_s, self._now_s() - unfinished_s)
+    def clean(self, stopping: Stopping) -> None:
+        """Remove what killed services left: unfinished files, and datasets that were being removed."""
         for above, folders, names in stopping.during(os.walk(self.folder)):
             for name in filter(lambda name: name.endswith(PARTIAL_SUFFIX), [*names, *folders]):
                 full = os.path.join(above, name)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.lstat(full).st_mtime < before_s:
+                    if os.lstat(full).st_mtime < self._began_s:
                         shutil.rmtree(full, ignore_errors=True) if name in folders else os.unlink(full)
-        for folder in glob.iglob(f"{glob.escape(self.folder)}*/{_UPLOADS}*/"):
-            with contextlib.suppress(OSError):  # not empty
-                os.rmdir(folder)
 
 
 class FolderDataset:
@@ -179,7 +173,11 @@ class FolderDataset:
 
     def __init__(self, root: FolderRoot, name: str, folder: str) -> None:
         self.root, self.name, self.folder, self._life = root, name, folder, root.lives[name]
-        self.url = join_url("file", "", folder)
+
+    @property
+    def url(self) -> str:
+        """URL of its folder."""
+        return join_url("file", "", self.folder)
 
     def find(self, path: str) -> File | None:
         """Return a file, or ``None``."""
@@ -197,7 +195,7 @@ class FolderDataset:
             Problem: 404.
             ObjectChangedError: if it is not that version any more.
         """
-        opened = None if version is None else self.root.open_cached(self.name, path)
+        opened = self.root.open_cached(self.name, path)
         if opened is None and self.find(path) is not None:  # not what is no file, such as a named pipe
             full = self.folder + path
             with contextlib.suppress(FileNotFoundError), translate_errors(f"file://{full}", transient=False):
@@ -218,22 +216,17 @@ class FolderDataset:
             return None
         return OpenFile(self, _file(path, status), descriptor)
 
-    def page(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Files:
-        """List files whose paths begin with ``prefix``, sorted, after the path ``after``."""
-        skip = len(self.folder)
-        self._without_links(prefix.rpartition("/")[0])
-        after = self.folder + after if after else ""
-        found = self.root.store.list_after(self.folder + prefix, recursive=recursive, after=after, limit=limit)
-        files = [File(one.path[skip:], one.size or 0, f'"{one.etag}"', one.modified_s) for one in found.entries]
-        return Files(files, [path[skip:] for path in found.folders], found.next_token and found.next_token[skip:])
+    def listed(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
+        """List what has a prefix, sorted, after a path; all by full paths."""
+        self._without_links(prefix[len(self.folder) :].rpartition("/")[0])
+        return self.root.store.list_after(prefix, recursive=recursive, after=after, limit=limit)
 
-    def writer(self, path: str, conditions: Mapping[str, str], sha256: str | None = None) -> LocalFile:
+    def writer(self, path: str, conditions: Mapping[str, str]) -> LocalFile:
         """Start to write a file.
 
         Args:
             path: of the file.
             conditions: headers If-Match and If-None-Match. They are compared now, and hold when it is committed.
-            sha256: of its bytes, if that was promised.
 
         Raises:
             Problem: 412, if a condition does not hold; 409, if a folder has its path, or a file the path of one of its
@@ -251,28 +244,35 @@ class FolderDataset:
             for path, data in files:
                 writers.append(self.writer(path, {}))
                 writers[-1].write(data)
-                writers[-1].complete(hashlib.sha256(data).hexdigest(), sync=False)
-            folders = {os.path.dirname(writer.full) for writer in writers}
-            # One sync for each file system: folders may be mounts of others
-            if not all(self._is_synced(*one) for one in {os.stat(one).st_dev: one for one in folders}.items()):
-                for writer in writers:
-                    _sync(writer.temporary)
-            for writer in writers:
-                writer.publish()
-            for folder in folders:
-                with contextlib.suppress(FileNotFoundError):  # removed since, with its files
-                    _sync(folder)
-        except FileNotFoundError:
-            raise removed() from None
+                writers[-1].complete(hashlib.sha256(data).hexdigest())
+            self.publish(writers)
         finally:
             for writer in writers:
                 writer.abort()
 
-    def _is_synced(self, device: int, folder: str) -> bool:
-        """Wait for the disk of a folder; return whether the system can do that."""
-        descriptor = os.open(folder, os.O_RDONLY)
+    def publish(self, writers: list[LocalFile]) -> None:
+        """Make complete files visible when they are on disk. Raises as :meth:`LocalFile.commit`."""
         try:
-            return self.root.syncs.setdefault(device, SharedSync()).wait(descriptor)
+            folders = {os.path.dirname(writer.full) for writer in writers}
+            # One sync for each file system: folders may be mounts of others
+            if len(writers) == 1 or not all(
+                map(self._is_synced, {os.stat(one).st_dev: one for one in folders}.items())
+            ):
+                for writer in writers:
+                    _sync(writer.temporary)
+            for writer in writers:
+                writer.publish()
+        except FileNotFoundError:
+            raise removed() from None
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):  # removed since, with its files
+                _sync(folder)
+
+    def _is_synced(self, place: tuple[int, str]) -> bool:
+        """Wait for the disk of a folder; return whether the system can do that."""
+        descriptor = os.open(place[1], os.O_RDONLY)
+        try:
+            return self.root.syncs[place[0]].wait(descriptor)
         finally:
             os.close(descriptor)
 
@@ -282,16 +282,11 @@ class FolderDataset:
             found = self.find(path)
             require_match(conditions, found and found.etag)
 
-    def delete(self, path: str, conditions: Mapping[str, str]) -> None:
-        """Remove a file. Raises ``Problem`` 404 or 412."""
+    def remove(self, path: str) -> None:
+        """Remove a file that was found."""
         full = self._without_links(path)
-        with self.root.locks.held(full):
-            found = self.find(path)
-            if found is None:
-                raise no_file(path)
-            require_match(conditions, found.etag)
-            with translate_errors(f"file://{full}", transient=False):
-                os.unlink(full)
+        with translate_errors(f"file://{full}", transient=False):
+            os.unlink(full)
         self.remove_empty_above(full)
 
     def require_writable(self, path: str) -> None:
@@ -309,28 +304,7 @@ class FolderDataset:
             if os.path.isfile(self.folder + above):
                 raise Problem(409, f"{above!r} is a file, so {path!r} cannot be below it.")
 
-    # Parts of uploads, and digests
-
-    def part_path(self, upload: str, name: str) -> str:
-        """Return the path of a part of an upload, for :meth:`writer` and :meth:`open`."""
-        return f"{_UPLOADS}{upload}/{name}{PARTIAL_SUFFIX}"
-
-    def parts(self, upload: str) -> list[str]:
-        """Return the names of the parts of an upload."""
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(f"{self.folder}{_UPLOADS}{upload}")
-            return [name.removesuffix(PARTIAL_SUFFIX) for name in names if not name.startswith(".")]
-        return []
-
-    def remove_parts(self, upload: str, names: Iterable[str] | None = None) -> None:
-        """Remove parts of an upload; ``None`` for all that is kept of it."""
-        folder = f"{self.folder}{_UPLOADS}{upload}"
-        if names is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        for name in names or ():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.folder + self.part_path(upload, name))
-        self.remove_empty_above(f"{folder}/part")
+    # Digests
 
     def about(self, file: File) -> File:
         """Return a file with its digest, if that is stored: by file systems with extended attributes."""
@@ -354,12 +328,11 @@ class FolderDataset:
         Raises:
             AccessDeniedError: if it, or a folder above it in the dataset, is a link.
         """
-        full, end = self.folder + path, len(self.folder) - 1
-        while end < len(full):
-            slash = full.find("/", end + 1)
-            end = len(full) if slash < 0 else slash
-            if end > len(self.folder) and os.path.islink(full[:end]):
-                raise symlink_error(full[:end])
+        full = self.folder
+        for name in path.split("/"):
+            full = full.removesuffix("/") + "/" + name
+            if full != self.folder and os.path.islink(full):
+                raise symlink_error(full)
         return full
 
     def remove_empty_above(self, full: str) -> None:
@@ -457,39 +430,27 @@ class LocalFile:
         Raises:
             Problem: 412, if a condition does not hold; 404, if the dataset was removed.
         """
-        is_part = self._path.startswith(_UPLOADS)  # which is sent again after a crash
-        try:
-            self.complete(sha256, sync=not is_part)
-            file = self.publish()
-            with contextlib.suppress(FileNotFoundError):  # removed since
-                if not is_part:
-                    _sync(os.path.dirname(self.full))
-        finally:
-            self.abort()
-        return file
+        self.complete(sha256)
+        self._dataset.publish([self])
+        return self._done
 
-    def complete(self, sha256: str, *, sync: bool) -> None:
-        """Close the temporary file when all was written, with its digest; with ``sync`` it is on disk."""
+    def complete(self, sha256: str) -> None:
+        """Close the temporary file when all was written, with its digest."""
         with self._errors():
             self._file.flush()
             self._done = _file(self._path, os.fstat(self._file.fileno()))._replace(sha256=sha256)
             self._dataset.keep_sha256(self._done, sha256, self._file.fileno())
-            if sync:
-                os.fsync(self._file.fileno())
             self._file.close()
 
-    def publish(self) -> File:
+    def publish(self) -> None:
         """Give a complete file its name. Raises as :meth:`commit`."""
         with self._dataset.root.locks.held(self.full):
             self._dataset.require_match(self._path, self._conditions)
             try:
                 os.replace(self.temporary, self.full)
-            except FileNotFoundError:
-                raise removed() from None
             except (IsADirectoryError, NotADirectoryError):
                 raise Problem(409, f"{self._path!r} is a folder. Choose another name.") from None
         self._is_published = True
-        return self._done
 
     def abort(self) -> None:
         """Discard it. May be called after a ``commit``, also one that failed."""

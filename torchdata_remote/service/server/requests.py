@@ -24,9 +24,7 @@ from ...storage.dataset_service.protocol import (
 )
 from .problems import Problem
 
-_UPLOAD_ID = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
 _RANGE = re.compile(r"bytes\s*=\s*(\d+\s*)?-\s*(\d+\s*)?", re.ASCII | re.IGNORECASE)
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 _SHA256 = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]*):\s*(?=$|,|;)", re.ASCII)
 _MAX_DIGITS, _MAX_DISPOSITION = 19, 4096
 # RFC 6266: filename=name, filename="name" or filename*=UTF-8''name, which has precedence
@@ -98,17 +96,6 @@ def require_text(text: str) -> str:
     return text
 
 
-def require_upload_id(text: str) -> str:
-    """Return a valid identifier of an upload, which clients choose.
-
-    Raises:
-        Problem: 400, if it is not valid.
-    """
-    if _UPLOAD_ID.fullmatch(text) is None:
-        raise Problem(400, f"upload={text!r:.100} is not a valid upload ID: 8 to 64 letters, digits, '_' and '-'.")
-    return text
-
-
 def name_in_disposition(header: str | None) -> str:
     """Return the file name in a Content-Disposition header (RFC 6266).
 
@@ -144,8 +131,7 @@ def disposition(path: str) -> str:
     name = path.rpartition("/")[2]
     if name.isascii() and '"' not in name:
         return f'attachment; filename="{name}"'
-    plain = "".join(character if character.isascii() and character not in '"%' else "_" for character in name)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{percent_encoded(name)}"
+    return f"attachment; filename*=UTF-8''{percent_encoded(name)}"
 
 
 def percent_encoded(path: str) -> str:
@@ -186,24 +172,6 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
             {"Content-Range": f"bytes */{size}"},
         )
     return start, end
-
-
-def content_range(header: str | None) -> tuple[int, int, int | None]:
-    """Parse the Content-Range of a part: first byte, byte after the last one, and size of the file if it is known.
-
-    Raises:
-        Problem: 400, if the header is missing or invalid.
-    """
-    match = _CONTENT_RANGE.fullmatch((header or "").strip())
-    if match is not None:
-        first, end, total = int(match[1]), int(match[2]) + 1, None if match[3] == "*" else int(match[3])
-        if first < end and (total is None or end <= total):
-            return first, end, total
-    raise Problem(
-        400,
-        "A part of an upload needs Content-Range: bytes first-last/total, or bytes first-last/* while the total is "
-        f"not known; got {header!r:.100}.",
-    )
 
 
 def require_match(headers: Mapping[str, str], etag: str | None) -> None:
@@ -261,13 +229,13 @@ def wants_digest(header: str | None) -> bool:
     return any(name.strip().lower() == "sha-256" and weight.strip() not in ("", "0") for name, _, weight in wanted)
 
 
-def require_digest(headers: Mapping[str, str], sha256: str, *names: str) -> None:
+def require_digest(headers: Mapping[str, str], sha256: str) -> None:
     """Compare the digest of the received bytes with those in headers.
 
     Raises:
         Problem: 400, if one differs.
     """
-    for name in names:
+    for name in ("Content-Digest", "Repr-Digest"):
         promised = sha256_of(headers.get(name))
         if promised not in (None, sha256):
             raise Problem(400, f"{name} is SHA-256 {promised}, the received bytes have {sha256}. {DAMAGED}.")

@@ -112,7 +112,7 @@ class FileResponse(Response):
 
     async def _digest(self, dataset: Dataset, file: File) -> str:
         async with self._context.locks.held_in_loop(("digest", self._name, self._path)):  # the first one stores it
-            return await run_blocking(lambda: sha256_of_file(dataset, file, self._context.stopping), "join")
+            return await run_blocking(lambda: sha256_of_file(dataset, file, self._context.stopping), "hash")
 
 
 def _span(request: Mapping[str, str], file: File, sha256: str | None) -> _Span:

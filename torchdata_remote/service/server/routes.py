@@ -1,8 +1,7 @@
-"""Handlers of requests: datasets, their files, batches, archives, uploads in parts, summaries."""
+"""Handlers of requests: datasets, their files, batches, archives, summaries."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import tempfile
@@ -13,34 +12,29 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...core.urls import RemoteUrl
-from ...errors import ObjectChangedError, ObjectNotFoundError
 from ...inspection import draw_sheet, summarize
 from ...storage.dataset_service.protocol import MAX_BATCH_FILES, MAX_PATH_BYTES, digest_field
-from .archives import batch_of, tar_stream, unpack
-from .context import Context, Dataset, all_files, each, sha256_of_file
+from .archives import tar_stream, unpack
+from .bodies import aborted_unless_committed, json_body, receive, require_file_body
+from .context import Context, Dataset, all_files, delete, each, page_of, sha256_of_file
 from .folder import FolderDataset
-from .problems import AGAIN, JSONResponse, Problem
+from .problems import JSONResponse, Problem
 from .requests import (
-    content_range,
     disposition,
     name_in_disposition,
     require_dataset_name,
     require_path,
     require_prefix,
     require_text,
-    require_upload_id,
-    sha256_of,
 )
 from .responses import NO_SNIFF, OCTETS, FileResponse, replaced_is_503, started
 from .root import File, location
 from .threads import run_blocking
-from .uploads import Part, PartialUpload, aborted_unless_committed, json_body, receive, require_file_body
 
 MAX_PAGE = 10_000
 _FLAG = {"0": False, "1": True}
 _MAX_JSON_BYTES = 64 << 10
 _MAX_PATHS_BYTES = MAX_BATCH_FILES * (3 * MAX_PATH_BYTES + 16)  # JSON may write two bytes of UTF-8 as \u00e9
-_MAX_ATTEMPTS = 10  # at computing a digest, while the file is replaced
 _DIGESTED_BYTES = 256 << 20  # read in one page, of files whose digests are not stored
 
 
@@ -110,11 +104,11 @@ async def put_dataset(request: Request) -> Response:
     context, name, find = _target(request)
     require_file_body(request)
     unpacks = _flag(request, "unpack", "0")
-    for header in ("Content-Range", *(("If-Match", "If-None-Match") if unpacks else ())):
-        if header in request.headers:
-            raise Problem(400, f"{header} is for one file with a path: PUT /datasets/{name}/files/PATH.")
     if not unpacks:
         return await _store_file(request, name_in_disposition(request.headers.get("content-disposition")))
+    for header in ("Content-Range", "If-Match", "If-None-Match"):
+        if header in request.headers:
+            raise Problem(400, f"{header} is for one file with a path: PUT /datasets/{name}/files/PATH.")
     dataset = await run_blocking(find)
     with tempfile.TemporaryFile(dir=context.root.scratch()) as archive:
         sha256 = await receive(request, archive)
@@ -172,7 +166,7 @@ async def list_files(request: Request) -> Response:
 
     def listed() -> Response:  # in a thread: the JSON of ten thousand files takes a tenth of a second
         dataset = find()
-        page = dataset.page(prefix, recursive=recursive, after=after, limit=int(limit))
+        page = page_of(dataset, prefix, recursive=recursive, after=after, limit=int(limit))
         files, folders, following = [file.as_json() for file in page.files], page.folders, page.next
         if digests:
             files, following = _with_digests(context, dataset, page.files, following)
@@ -182,7 +176,7 @@ async def list_files(request: Request) -> Response:
     if not digests:
         return await run_blocking(listed, "list")
     async with context.locks.held_in_loop(("digests", name, prefix, after)):
-        return await run_blocking(listed, "join")  # the first one stores what it reads for others
+        return await run_blocking(listed, "hash")  # the first one stores what it reads for others
 
 
 def _with_digests(
@@ -190,31 +184,14 @@ def _with_digests(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return files with digests, and where the next page begins: earlier, before the client would time out."""
     files: list[dict[str, Any]] = []
-    num_bytes, last = 0, ""
+    num_bytes = 0
     for file in each(dataset, dataset.about, listed):
-        sha256 = file.sha256
-        if sha256 is None:
-            if num_bytes > _DIGESTED_BYTES:
-                return files, last
-            found = _digested(context, dataset, file)
-            if found is None:  # removed since it was listed
-                continue
-            file, sha256 = found
-            num_bytes += file.size
-        files.append(file.as_json(sha256=sha256))
-        last = file.path
+        if file.sha256 is None and num_bytes > _DIGESTED_BYTES:
+            return files, files[-1]["path"]
+        num_bytes += file.size if file.sha256 is None else 0
+        with replaced_is_503():
+            files.append(file.as_json(sha256=sha256_of_file(dataset, file, context.stopping)))
     return files, following
-
-
-def _digested(context: Context, dataset: Dataset, file: File | None) -> tuple[File, str] | None:
-    """Compute the digest of a file, again if it is replaced meanwhile; ``None`` if it is removed."""
-    for _ in range(_MAX_ATTEMPTS):
-        if file is None:
-            return None
-        with contextlib.suppress(ObjectNotFoundError, ObjectChangedError):
-            return file, sha256_of_file(dataset, file, context.stopping)
-        file = dataset.find(file.path)
-    raise Problem(503, "A file is replaced continuously. Send the request again.", AGAIN)
 
 
 async def get_batch(request: Request) -> Response:
@@ -226,50 +203,40 @@ async def get_batch(request: Request) -> Response:
         raise Problem(400, 'Expected the JSON object {"paths": ["cat/1.jpg", "cat/2.jpg"]}.')
     if len(paths) > MAX_BATCH_FILES:
         raise Problem(413, f"{len(paths):,} paths: a batch may have {MAX_BATCH_FILES:,} files at most.")
-    num_bytes, chunks = await run_blocking(lambda: batch_of(find(), paths))
+    paths, dataset = [require_path(path) for path in paths], await run_blocking(find)
     with replaced_is_503():
-        headers = {"Content-Length": str(num_bytes), **NO_SNIFF}
-        return StreamingResponse(await started(chunks), headers=headers, media_type="application/x-tar")
+        return StreamingResponse(await started(tar_stream(dataset, paths)), media_type="application/x-tar")
 
 
 # Files
 
 
 async def get_file(request: Request) -> Response:
-    """GET and HEAD /datasets/{name}/files/{path}; with ?upload=ID, the progress of an upload."""
-    path = require_path(request.path_params["path"])
-    if "upload" not in request.query_params:
-        return FileResponse(Context.of(request), request.path_params["name"], path)
-    upload = await _upload(request, path)
-    return JSONResponse(await run_blocking(upload.as_json))
+    """GET and HEAD /datasets/{name}/files/{path}."""
+    return FileResponse(Context.of(request), request.path_params["name"], require_path(request.path_params["path"]))
 
 
 async def put_file(request: Request) -> Response:
-    """PUT /datasets/{name}/files/{path}: a file, or with ?upload=ID a part of one."""
-    path = require_path(request.path_params["path"])
+    """PUT /datasets/{name}/files/{path}."""
     require_file_body(request)
-    if "upload" in request.query_params:
-        return await _put_part(request, path)
-    if "content-range" in request.headers:
-        raise Problem(400, "Content-Range is for parts of an upload: add ?upload=ID, with an ID of your choice.")
-    return await _store_file(request, path)
+    return await _store_file(request, require_path(request.path_params["path"]))
 
 
 async def delete_file(request: Request) -> Response:
-    """DELETE /datasets/{name}/files/{path}: a file, or with ?upload=ID the parts of an upload."""
+    """DELETE /datasets/{name}/files/{path}."""
     (_, _, find), path = _target(request), require_path(request.path_params["path"])
     if "upload" in request.query_params:
-        await run_blocking((await _upload(request, path)).discard, "join")
-    else:
-        await run_blocking(lambda: find().delete(path, request.headers), "write")
+        raise Problem(400, "There are no uploads in parts.")
+    await run_blocking(lambda: delete(find(), path, request.headers), "write")
     return Response(status_code=204)
 
 
 async def _store_file(request: Request, path: str) -> Response:
     """Store the body as a file, which becomes visible when it is complete."""
     (_, name, find), headers = _target(request), request.headers
-    promised = sha256_of(headers.get("content-digest")) or sha256_of(headers.get("repr-digest"))
-    writer = await run_blocking(lambda: find().writer(path, headers, promised))
+    if "content-range" in headers:
+        raise Problem(400, "A file is stored as a whole: send it without Content-Range.")
+    writer = await run_blocking(lambda: find().writer(path, headers))
     async with aborted_unless_committed(writer):
         sha256 = await receive(request, writer)
         return _stored(name, await run_blocking(lambda: writer.commit(sha256), "write"))
@@ -280,18 +247,3 @@ def _stored(name: str, file: File) -> Response:
     assert file.sha256 is not None
     document = file.as_json(sha256=file.sha256, location=location(name, file.path))
     return JSONResponse(document, headers={"ETag": file.etag, "Repr-Digest": digest_field(file.sha256)})
-
-
-async def _upload(request: Request, path: str) -> PartialUpload:
-    (context, _, find), upload_id = _target(request), require_upload_id(request.query_params["upload"])
-    return PartialUpload(await run_blocking(find), path, upload_id, context)
-
-
-async def _put_part(request: Request, path: str) -> Response:
-    upload, headers = await _upload(request, path), request.headers
-    requested = Part(*content_range(headers.get("content-range")))
-    part, writer = await run_blocking(lambda: upload.start(requested))
-    async with aborted_unless_committed(writer):
-        sha256 = await receive(request, writer, part_bytes=part.end - part.start)
-        result = await run_blocking(lambda: upload.finish(part, writer, sha256, headers), "join")
-    return JSONResponse(result, 202) if isinstance(result, dict) else _stored(request.path_params["name"], result)

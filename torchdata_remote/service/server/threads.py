@@ -17,7 +17,7 @@ _NUM_THREADS = {
     "quick": 128,  # waits for a disk or a store
     "write": 64,  # until bytes and names are on disk
     "list": 16,  # folders, which may have hundreds of thousands of files
-    "join": 8,  # the parts of uploads, and digests that are not stored
+    "hash": 8,  # digests that are not stored
     "unpack": 8,  # archives
     "look": 4,  # into datasets; pictures
     "remove": 4,  # datasets with all their files, and what killed services left

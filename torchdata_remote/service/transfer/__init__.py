@@ -1,7 +1,7 @@
 """Copy a local folder to a dataset of a service, and back: in parallel, resumable, verified by SHA-256.
 
-``push`` sends what ``source`` finds in the folder, ``pull`` writes through ``destination`` only. ``jobs`` has what both
-share: the dataset, threads, retries, groups of small files.
+``pull`` writes through ``destination`` only. ``jobs`` has what both share: the dataset, threads,
+retries, groups of small files.
 """
 
 from .progress import TransferProgress, Transferred

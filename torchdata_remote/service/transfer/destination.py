@@ -1,4 +1,4 @@
-"""The folder that is pulled into: accessed by descriptors, so that no link below it is followed; locked; its state."""
+"""The folder that is pulled into: no link below it is followed; it is locked; its state."""
 
 from __future__ import annotations
 
@@ -7,58 +7,40 @@ import itertools
 import json
 import logging
 import os
-import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...core.early_writeback import SharedSync
-from ...errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from ...core.early_writeback import EarlyWriteback, SharedSync
+from ...errors import ObjectExistsError, StorageError
 from ...storage import PARTIAL_SUFFIX, is_internal_name
-from .jobs import digest_of, os_errors
+from .jobs import os_errors
 
 with contextlib.suppress(ImportError):  # Windows, where Destination raises an error
     import fcntl
 
 STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
-_PARTIAL = re.compile(rf"\.pull-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}")
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE
+_PARTIAL_PREFIX = ".pull-"
 _log = logging.getLogger("torchdata_remote")
 
 
 class Pulled(NamedTuple):
-    """A file that was pulled; without ``mtime_ns`` one whose pull was interrupted."""
+    """A file that was pulled."""
 
     size: int
-    mtime_ns: int | None
+    mtime_ns: int
     sha256: str
 
 
-class FolderSnapshot(NamedTuple):
-    """Content of the folder, by path.
+class Written(NamedTuple):
+    """A complete file, under a temporary name in its folder."""
 
-    Args:
-        files: regular files: size in bytes, and modification time in nanoseconds.
-        others: links and other entries that are neither file nor folder.
-        folders: below it.
-        partial: incomplete files of earlier pulls: size in bytes.
-    """
-
-    files: dict[str, tuple[int, int]]
-    others: set[str]
-    folders: set[str]
-    partial: dict[str, int]
-
-
-def partial_path(path: str, sha256: str) -> str:
-    """Return the path of the incomplete file of one version of a file, beside it."""
-    folder, slash, _ = path.rpartition("/")
-    return f"{folder}{slash}.pull-{digest_of(path, sha256)}{PARTIAL_SUFFIX}"
+    path: str
+    temporary: str
+    mtime_ns: int
 
 
 class Destination:
-    """A folder that is kept open during a ``with`` block, by one pull of all that share it.
+    """A folder that is held during a ``with`` block, by one pull of all that share it.
 
     The others wait. The kernel releases the lock (``flock``) of a killed process; its file stays, because processes
     that wait for a removed one would hold another lock than those that come later.
@@ -68,13 +50,18 @@ class Destination:
 
     Raises:
         StorageError: on Windows, and if the file system has no locks.
+
+    Attributes:
+        files: regular files in the folder, by path: size in bytes, and modification time in nanoseconds.
+        others: links and other entries that are neither file nor folder.
+        folders: below it.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(os.path.expanduser(folder))
-        self._sync = SharedSync()
-        if not hasattr(os, "O_DIRECTORY"):
-            what = "pull needs POSIX file descriptors, which Windows lacks. Read the dataset from the service instead (datasets://...)"
+        self._sync, self._numbers = SharedSync(), itertools.count()
+        if "fcntl" not in globals():
+            what = "pull needs flock, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
         if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
             what = "a file" if os.path.exists(self.folder) else "a link to nothing"
@@ -82,22 +69,25 @@ class Destination:
             raise StorageError(f"{self.folder} is {what}, expected a folder. {advice}.", url=self.folder)
         with os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
-            self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self.is_writable = os.access(".", os.W_OK | os.X_OK, dir_fd=self._root)
+        self.is_writable = os.access(self.folder, os.W_OK | os.X_OK)
+        self.files, self.others, self.folders = dict[str, tuple[int, int]](), set[str](), set[str]()
 
     def __enter__(self) -> Destination:
-        self._open = contextlib.ExitStack()
-        with self._open:
-            self._open.callback(os.close, self._root)
-            with contextlib.suppress(*(() if self.is_writable else (StorageError,))):  # nothing to lock there
-                self._lock(self._open.enter_context(self.opened(LOCK_NAME, os.O_RDWR | os.O_CREAT)))
-            self._open = self._open.pop_all()
+        with contextlib.ExitStack() as opened:
+            if self.is_writable:  # else there is nothing to lock
+                self._lock(opened)
+            self._find("")
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._opened.close()
 
-    def _lock(self, descriptor: int) -> None:
+    def _lock(self, opened: contextlib.ExitStack) -> None:
+        path = self.absolute_path(LOCK_NAME)
+        with os_errors(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        opened.callback(os.close, descriptor)
         try:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,127 +98,98 @@ class Destination:
             what = f"the file system has no locks ({error.strerror}), without which two pulls could write one file"
             raise StorageError(f"{self.folder}: {what}. Pull to a local disk.", url=self.folder) from error
 
+    def _find(self, below: str) -> None:
+        """Find what is in a folder, without the reserved names of transfers; remove incomplete files."""
+        with os_errors(self.absolute_path(below)), os.scandir(self.absolute_path(below)) as entries:
+            for entry in entries:
+                path = below + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    self.folders.add(path)
+                    self._find(path + "/")
+                elif not entry.is_file(follow_symlinks=False):
+                    self.others.add(path)
+                elif not is_internal_name(entry.name):
+                    status = entry.stat(follow_symlinks=False)
+                    self.files[path] = status.st_size, status.st_mtime_ns
+                elif entry.name.startswith(_PARTIAL_PREFIX) and self.is_writable:
+                    os.unlink(entry.path)
+
     def absolute_path(self, path: str) -> str:
-        """Return the path of a file for messages."""
+        """Return the path of a file in the file system."""
         return f"{self.folder}/{path}"
 
-    @contextlib.contextmanager
-    def parent_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder of a path; yield its descriptor and the base name.
+    def _parent(self, path: str) -> str:
+        """Return the folder of a path, which is made if it is missing. A link on the way is an error."""
+        parent = self.absolute_path(path).rpartition("/")[0]
+        with os_errors(parent):
+            os.makedirs(parent, exist_ok=True)
+        if os.path.realpath(parent) != os.path.join(os.path.realpath(self.folder), os.path.dirname(path)).rstrip("/"):
+            what = "here a link or a file is in the way, and links are not followed: remove it"
+            raise StorageError(f"{parent}: {what}.", url=parent)
+        return parent
 
-        Args:
-            path: below this folder.
-            make: whether missing folders are created.
-
-        Raises:
-            StorageError: for links on the way, and instead of errors of the operating system in the block.
-        """
-        *folders, name = path.split("/")
-        with os_errors(self.absolute_path(path)):
-            descriptor = os.dup(self._root)
-            try:
-                for folder in folders:
-                    if make:
-                        with contextlib.suppress(FileExistsError):
-                            os.mkdir(folder, dir_fd=descriptor)
-                    below = os.open(folder, _FOLDER, dir_fd=descriptor)
-                    os.close(descriptor)
-                    descriptor = below
-                yield descriptor, name
-            finally:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def opened(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """Open a regular file that has no other name; yield its descriptor.
-
-        Args:
-            path: below this folder.
-            flags: with ``O_CREAT`` missing folders are created, too.
-        """
-        with self.parent_of(path, make=bool(flags & os.O_CREAT)) as (folder, name):
-            descriptor = os.open(name, flags | _SAFE, 0o666, dir_fd=folder)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or (status.st_nlink != 1 and flags != os.O_RDONLY):
-                    what = "is not the file that a pull has written there. Remove it and pull again"
-                    raise StorageError(f"{self.absolute_path(path)} {what}.", url=self.absolute_path(path))
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def publish(self, files: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Rename complete files, each by its incomplete one in the same folder; yields the paths."""
-        for folder, group in itertools.groupby(files, lambda file: file[1].rpartition("/")[:2]):
-            with self.parent_of("".join((*folder, "_"))) as (descriptor, _):
-                for partial, path in group:
-                    os.rename(base_name(partial), base_name(path), src_dir_fd=descriptor, dst_dir_fd=descriptor)
-                    yield path
-
-    def write(self, files: Iterable[tuple[str, bytes]]) -> Iterator[int]:
-        """Write small files under incomplete paths; yields the modification time of each in nanoseconds.
-
-        They are on disk after :meth:`settle`. The folder of the last file stays open, since the next one is mostly in
-        it, too.
-        """
-        for folder, group in itertools.groupby(files, lambda file: file[0].rpartition("/")[:2]):
-            with self.parent_of("".join((*folder, "_")), make=True) as (parent, _):
-                for path, data in group:
-                    descriptor = self._new(base_name(path), parent)
+    def write(self, files: Iterable[tuple[str, Iterable[bytes | memoryview]]]) -> Iterator[Written]:
+        """Write files under temporary names. Each is removed if its pieces end with an error."""
+        for _, group in itertools.groupby(files, lambda file: file[0].rpartition("/")[0]):
+            parent = ""
+            for path, pieces in group:
+                parent = parent or self._parent(path)
+                temporary = f"{parent}/{_PARTIAL_PREFIX}{next(self._numbers)}{PARTIAL_SUFFIX}"
+                with os_errors(temporary), contextlib.ExitStack() as on_error:
+                    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                    on_error.callback(os.unlink, temporary)
                     try:
-                        write_all(descriptor, memoryview(data))
-                        mtime_ns = os.fstat(descriptor).st_mtime_ns
+                        writeback = EarlyWriteback(descriptor)
+                        for piece in pieces:
+                            left = memoryview(piece)
+                            while left:
+                                left = left[os.write(descriptor, left) :]
+                            writeback.wrote(len(piece))
+                        written = Written(path, temporary, os.fstat(descriptor).st_mtime_ns)
                     finally:
                         os.close(descriptor)
-                    yield mtime_ns
+                    on_error.pop_all()
+                yield written
 
     @staticmethod
-    def _new(name: str, parent: int) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
-        with contextlib.suppress(FileExistsError):
-            return os.open(name, flags, 0o666, dir_fd=parent)
-        os.unlink(name, dir_fd=parent)  # of an earlier pull
-        return os.open(name, flags, 0o666, dir_fd=parent)
+    def discard(file: Written) -> None:
+        """Remove a file that was written and has no name yet."""
+        os.unlink(file.temporary)
 
-    def settle(self, paths: Iterable[str]) -> None:
-        """Wait until files are on disk: all at once, since a sync of each takes ten times as long."""
-        paths = list(paths)
-        if paths and not self._sync.wait(self._root):
-            for path in paths:
-                with self.opened(path) as descriptor:
-                    os.fsync(descriptor)
+    def publish(self, files: list[Written]) -> None:
+        """Give complete files their names when they are on disk: by one sync, which takes a tenth of one for each."""
+        if files:
+            self._settle([file.temporary for file in files])
+        for parent, group in itertools.groupby(files, lambda file: os.path.dirname(file.temporary)):
+            one = next(group)
+            self._parent(one.path)
+            with os_errors(parent):
+                for file in (one, *group):
+                    os.rename(file.temporary, self.absolute_path(file.path))
+
+    def _settle(self, paths: list[str]) -> None:
+        for path in [self.folder, *paths]:
+            with os_errors(path):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    if path == self.folder:
+                        if len(paths) > 1 and self._sync.wait(descriptor):
+                            return
+                    else:
+                        os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def remove(self, path: str) -> list[str]:
-        """Remove a file if it exists, and the folders that become empty; return these folders."""
-        folders = []
-        with contextlib.suppress(ObjectNotFoundError), self.parent_of(path) as (folder, name):
-            os.unlink(name, dir_fd=folder)
+        """Remove a file, and the folders that become empty; return all of them."""
+        removed = [path]
+        with os_errors(self.absolute_path(path)), contextlib.suppress(FileNotFoundError):
+            os.unlink(self.absolute_path(path))
         with contextlib.suppress(OSError):  # not empty
             while path := path.rpartition("/")[0]:
-                with self.parent_of(path) as (folder, name):
-                    os.rmdir(name, dir_fd=folder)
-                folders.append(path)
-        return folders
-
-    def snapshot(self) -> FolderSnapshot:
-        """List the folder, without the reserved names of transfers."""
-        found, left = FolderSnapshot({}, set(), set(), {}), [""]
-        while left:
-            below = left.pop()
-            with self.parent_of(below + "_") as (folder, _), os.scandir(folder) as entries:
-                for entry in entries:
-                    path = below + entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        found.folders.add(path)
-                        left.append(path + "/")
-                    elif not entry.is_file(follow_symlinks=False):
-                        found.others.add(path)
-                    elif _PARTIAL.fullmatch(entry.name):
-                        found.partial[path] = entry.stat(follow_symlinks=False).st_size
-                    elif not is_internal_name(entry.name):
-                        status = entry.stat(follow_symlinks=False)
-                        found.files[path] = status.st_size, status.st_mtime_ns
-        return found
+                os.rmdir(self.absolute_path(path))
+                removed.append(path)
+        return removed
 
     def load_state(self, dataset: str) -> dict[str, Pulled]:
         """Read which files earlier pulls wrote; none if there is no state, or an invalid one.
@@ -239,18 +200,19 @@ class Destination:
         Raises:
             ObjectExistsError: if the folder holds another dataset.
         """
+        path = self.absolute_path(STATE_NAME)
         try:
-            with self.opened(STATE_NAME) as descriptor, open(os.dup(descriptor), "rb") as file:
+            with open(path, "rb") as file:
                 document = json.loads(file.read())
             held = str(document["dataset"])
             files = {
-                str(path): Pulled(int(size), None if mtime_ns is None else int(mtime_ns), str(sha256))
+                str(path): Pulled(int(size), int(mtime_ns), str(sha256))
                 for path, (size, mtime_ns, sha256) in document["files"].items()
             }
-        except ObjectNotFoundError:
+        except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("%s cannot be read (%r): every file is hashed", self.absolute_path(STATE_NAME), error)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("%s cannot be read (%r): every file is hashed", path, error)
             return {}
         if held != dataset:
             raise ObjectExistsError(
@@ -262,22 +224,5 @@ class Destination:
 
     def save_state(self, dataset: str, files: Mapping[str, Pulled]) -> None:
         """Write which files pulls wrote, so that they are not hashed again and may be removed."""
-        document, partial = json.dumps({"dataset": dataset, "files": files}), STATE_NAME + PARTIAL_SUFFIX
-        try:
-            list(self.write([(partial, document.encode())]))
-            self.settle([partial])
-            list(self.publish([(partial, STATE_NAME)]))
-        except StorageError:
-            self.remove(partial)
-            raise
-
-
-def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all bytes."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def base_name(path: str) -> str:
-    """Return the name of a file in its folder."""
-    return path.rpartition("/")[2]
+        document = json.dumps({"dataset": dataset, "files": files}).encode()
+        self.publish(list(self.write([(STATE_NAME, [document])])))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import os
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,9 +60,18 @@ class Jobs:
         """
         source, num_running = iter(functions), 0
         done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def run(function: Callable[[], object]) -> None:
+            try:
+                function()
+            except BaseException as error:  # noqa: BLE001  # raised below
+                done.put(error)
+            else:
+                done.put(None)
+
         while True:
             while num_running < self.max_in_flight and (function := next(source, None)) is not None:
-                self._pool.submit(_run, function, done, on_dropped=done.put)
+                self._pool.submit(run, function, on_dropped=done.put)
                 num_running += 1
             if not num_running:
                 return
@@ -96,15 +103,6 @@ class Jobs:
                 raise
 
 
-def _run(function: Callable[[], object], done: queue.SimpleQueue[BaseException | None]) -> None:
-    try:
-        function()
-    except BaseException as error:  # noqa: BLE001  # raised by `run`
-        done.put(error)
-    else:
-        done.put(None)
-
-
 class Dataset:
     """A dataset of a service, or a folder in one.
 
@@ -128,7 +126,8 @@ class Dataset:
         self.name, _, below = path.strip("/").partition("/")
         if not self.name:
             raise UrlError(f"{self.url} names no dataset. Expected datasets://host:port/name.", url=self.url)
-        self.prefix = f"{self.name}/{below}/" if below else f"{self.name}/"
+        self.below = f"{below}/" if below else ""
+        self.prefix = f"{self.name}/{self.below}"
 
     def url_of(self, path: str) -> str:
         """Return the URL of a path below this folder, for messages."""
@@ -185,11 +184,6 @@ def grouped(files: Iterable[T], num_files: int, size_of: Callable[[T], int], max
         yield group
 
 
-def digest_of(*parts: str) -> str:
-    """Return an identifier that is equal for equal versions of a file, so that a repeated transfer resumes."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
 def folders_of(path: str) -> list[str]:
     """Return all folders above a path.
 
@@ -200,17 +194,12 @@ def folders_of(path: str) -> list[str]:
     return ["/".join(names[: number + 1]) for number in range(len(names))]
 
 
-def read_pieces(descriptor: int, num_bytes: int | None = None) -> Iterator[memoryview]:
-    """Read an open file from its position, a MiB at a time. Each piece is valid until the next one is read.
-
-    Args:
-        descriptor: of the file.
-        num_bytes: to read at most; ``None`` for the rest.
-    """
-    buffer = memoryview(bytearray(MIB if num_bytes is None else min(MIB, num_bytes)))
-    while num_bytes != 0 and (num_read := os.readv(descriptor, [buffer[:num_bytes]])):
-        num_bytes = None if num_bytes is None else num_bytes - num_read
-        yield buffer[:num_read]
+def read_pieces(path: str) -> Iterator[memoryview]:
+    """Read a file, a MiB at a time. Each piece is valid until the next one is read."""
+    buffer = memoryview(bytearray(MIB))
+    with open(path, "rb", buffering=0) as file:
+        while num_read := file.readinto(buffer):
+            yield buffer[:num_read]
 
 
 def local_folder(name: str, folder: object) -> str:
@@ -239,10 +228,10 @@ def os_errors(path: str) -> Iterator[None]:
             raise
         kind, advice = StorageError, ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            advice = " What was fetched of large files is kept: free some space, and pull again."
+            advice = " Free some space, and pull again."
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             kind, advice = AccessDeniedError, " Check who may read and write there."
-        elif error.errno in (errno.ELOOP, errno.ENOTDIR):
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
             advice = " Here a link or a file is in the way, and links are not followed: remove it."
         elif error.errno == errno.ENOENT:
             kind = ObjectNotFoundError

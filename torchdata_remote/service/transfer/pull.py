@@ -6,34 +6,26 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
-from ...core.early_writeback import EarlyWriteback
-from ...core.options import MIB, RetryPolicy, policy_of
+from ...core.options import RetryPolicy, policy_of
 from ...core.urls import RemoteUrl
-from ...errors import (
-    AccessDeniedError,
-    EmptyListingError,
-    ObjectNotFoundError,
-    RemoteDataError,
-    StorageError,
-)
+from ...errors import AccessDeniedError, EmptyListingError, RemoteDataError, StorageError
 from ...fetch.listing.source_argument import url_of
 from ...fetch.ranges import ObjectReader
 from ...formats.tar import BLOCK, TarOptions, TarParser
 from ...storage import is_internal_name
 from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, path_problem
 from ...storage.dataset_service.store import DatasetFile
-from .destination import Destination, Pulled, partial_path, write_all
-from .jobs import Dataset, Jobs, folders_of, grouped, local_folder, read_pieces
+from .destination import Destination, Pulled, Written
+from .jobs import Dataset, Jobs, folders_of, grouped, local_folder, os_errors, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
 
-_RESUMED_BYTES = 8 * MIB  # of a file at least; less is fetched again
 _MAX_FETCHES = 2  # of one version, if its digest is wrong
 _HEADER_BYTES = 8 * BLOCK  # of a member of a batch at most, beside its name
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -55,9 +47,9 @@ def pull(
 
     Each file is verified by its digest and then renamed into place, so the folder can be read meanwhile. Of several
     pulls into one folder, by processes or containers that share it, one works and the others wait, and then find a
-    complete folder. An interrupted pull is resumed by the same call, also within large files. A file that an earlier
-    pull wrote and that the dataset no longer has is removed; the folder's ``.torchdata_remote-pull.json`` lists them. A
-    complete folder may be read-only.
+    complete folder. An interrupted pull is resumed by the same call: files that are there are not fetched again. A file
+    that an earlier pull wrote and that the dataset no longer has is removed; the folder's
+    ``.torchdata_remote-pull.json`` lists them. A complete folder may be read-only.
 
     Args:
         url: ``datasets://host:port/name``, or a folder in it.
@@ -65,7 +57,7 @@ def pull(
         storage_options: ``token`` and ``secure``.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
-        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
+        on_progress: called in this thread, with :class:`TransferProgress`, after each request; ``None`` shows a
             progress bar.
         progress: show it, if standard error is a terminal.
         delete: whether files that were not pulled are removed too.
@@ -138,10 +130,9 @@ class _FolderUpdate:
         listed: dict[str, DatasetFile],
     ) -> None:
         self._dataset, self._destination, self._jobs, self._counter = dataset, destination, jobs, counter
-        self._listed = listed
-        self._before, self._snapshot = destination.load_state(dataset.prefix), destination.snapshot()
-        self._now: dict[str, Pulled] = {}  # what is there; saved before files are fetched, so that a kill loses nothing
-        self._fetched: dict[str, DatasetFile] = {}
+        self._listed, self._before = listed, destination.load_state(dataset.prefix)
+        self._now: dict[str, Pulled] = {}  # what is there
+        self._missing: dict[str, DatasetFile] = {}
 
     def run(self, *, delete: bool) -> int:
         """Remove, then fetch; return the number of files that were not pulled, and were kept.
@@ -149,191 +140,153 @@ class _FolderUpdate:
         Args:
             delete: whether to remove these.
         """
-        destination, files = self._destination, self._snapshot.files
-        obsolete = {path for path in files if path not in self._listed and self._is_ours(path)}
-        foreign = {path for path in files if path not in self._listed} - obsolete | self._snapshot.others
+        destination, files = self._destination, self._destination.files
+        obsolete = {path for path, found in files.items() if path not in self._listed and self._is_ours(path, found)}
+        foreign = files.keys() - self._listed.keys() - obsolete | destination.others
         obsolete |= foreign if delete else set()
         self._compare()
         if not destination.is_writable:
-            if self._fetched or obsolete:
-                what = f"{len(self._fetched):,} files are to be fetched and {len(obsolete):,} to be removed"
+            if self._missing or obsolete:
+                what = f"{len(self._missing):,} files are to be fetched and {len(obsolete):,} to be removed"
                 what = f"{destination.folder} is not writable, and not complete: {what}."
                 raise AccessDeniedError(what, url=destination.folder)
             return len(foreign)
-        partial_files = {partial_path(path, file.sha256) for path, file in self._fetched.items()}
-        for path in self._snapshot.partial.keys() - partial_files:
-            destination.remove(path)
-        self._require_free_paths(removed=self._remove(sorted(obsolete)))
-        self._now |= {path: Pulled(file.size, None, file.sha256) for path, file in self._fetched.items()}
-        if self._now != self._before:
-            destination.save_state(self._dataset.prefix, self._now)
-        if self._fetched:
-            try:
-                self._fetch_all()
-            finally:
+        removed: set[str] = set()
+        for path in sorted(obsolete):
+            removed.update(destination.remove(path))
+            self._counter.add(removed=1)
+        self._require_free_paths(removed)
+        try:
+            self._fetch_all()
+        finally:
+            if self._now != self._before:
                 destination.save_state(self._dataset.prefix, dict(self._now))
         return 0 if delete else len(foreign)
 
-    def _is_ours(self, path: str) -> bool:
+    def _is_ours(self, path: str, found: tuple[int, int]) -> bool:
         """Whether a pull wrote the file, and no other program since, by its size and date."""
-        known = self._before.get(path)
-        return known is not None and (known.mtime_ns is None or known[:2] == self._snapshot.files[path])
+        return path in self._before and self._before[path][:2] == found
 
     def _compare(self) -> None:
         """Find out which files are to be fetched. One of the right size is hashed unless an earlier pull wrote it."""
         unsure: list[str] = []
         for path, file in sorted(self._listed.items()):
-            found, known = self._snapshot.files.get(path), self._before.get(path)
-            if found is None or found[0] != file.size:
-                self._fetched[path] = file
-            elif known is None or known[:2] != found:
+            found = self._destination.files.get(path)
+            if found is not None and found[0] == file.size and not self._is_ours(path, found):
                 unsure.append(path)
-            elif known.sha256 == file.sha256:
+            elif found is not None and found[0] == file.size and self._before[path].sha256 == file.sha256:
                 self._keep(path)
             else:
-                self._fetched[path] = file
+                self._missing[path] = file
         self._counter.report()
 
         def compare(path: str) -> None:
-            digest = hashlib.sha256()
-            with contextlib.suppress(ObjectNotFoundError), self._destination.opened(path) as descriptor:
-                for piece in read_pieces(descriptor):
+            digest, full = hashlib.sha256(), self._destination.absolute_path(path)
+            with os_errors(full):
+                for piece in read_pieces(full):
                     self._jobs.check()
                     digest.update(piece)
             if digest.hexdigest() == self._listed[path].sha256:
                 self._keep(path)
             else:
-                self._fetched[path] = self._listed[path]
+                self._missing[path] = self._listed[path]
 
         self._jobs.run((partial(compare, path) for path in unsure), self._counter.report)
 
     def _keep(self, path: str) -> None:
         file = self._listed[path]
-        self._now[path] = Pulled(*self._snapshot.files[path], file.sha256)
+        self._now[path] = Pulled(*self._destination.files[path], file.sha256)
         self._counter.add(unchanged=1, existing_bytes=file.size)
 
-    def _remove(self, obsolete: Any) -> set[str]:
-        """Remove files; return them and the folders that became empty."""
-        removed: set[str] = set()
-        for path in obsolete:
-            removed.update([path, *self._destination.remove(path)])
-            self._counter.add(removed=1)
-        return removed
-
-    def _require_free_paths(self, *, removed: set[str]) -> None:
+    def _require_free_paths(self, removed: set[str]) -> None:
         """Require that no file or link is where a folder is needed, and no folder or link where a file is needed."""
-        files, others, folders, _ = self._snapshot
-        for path in self._listed:
-            blocking = {path} & (others | folders) if path in others or path in folders else set()
-            blocking |= {folder for folder in folders_of(path) if folder in files or folder in others}
-            for name in sorted(blocking - removed):
-                what = "a folder" if name in folders else "a file" if name in files else "a link"
-                where = self._destination.absolute_path(name)
-                raise StorageError(
-                    f"{where} is {what}, and in the way of {path!r}. Links are not followed, and files that were not "
-                    "pulled are not removed: move it, or pass delete=True.",
-                    url=where,
-                )
+        files, others, folders = self._destination.files, self._destination.others, self._destination.folders
+        for path in self._missing:
+            for name in (*folders_of(path), path):
+                if name not in removed and (name in others or name in (folders if name == path else files)):
+                    what = "a folder" if name in folders else "a file" if name in files else "a link"
+                    where = self._destination.absolute_path(name)
+                    raise StorageError(
+                        f"{where} is {what}, and in the way of {path!r}. Links are not followed, and files that were "
+                        "not pulled are not removed: move it, or pass delete=True.",
+                        url=where,
+                    )
 
     # Fetching
 
     def _fetch_all(self) -> None:
         """Fetch: small files in batches, others by a request each."""
-        files = self._fetched
+        files = self._missing
 
         def tasks() -> Iterator[Callable[[], object]]:
             for group in grouped(files, len(files), lambda path: files[path].size, self._jobs.max_in_flight):
-                yield partial(self._fetch_batch if len(group) > 1 else self._fetch_each, group)
+                yield partial(self._fetch_batch, group) if len(group) > 1 else partial(self._fetch, group[0])
 
         self._jobs.run(tasks(), self._counter.report)
 
     def _fetch_batch(self, group: list[str]) -> None:
         """Fetch small files in one request. What is not in it, or not right, is fetched by itself."""
-        left = {path: self._fetched[path] for path in group}
+        left = dict.fromkeys(group)
         with contextlib.suppress(RemoteDataError):
             self._jobs.attempt(partial(self._receive_batch, left))
         self._jobs.check()
-        self._fetch_each(left)
+        for path in left:
+            self._fetch(path)
 
-    def _receive_batch(self, left: dict[str, DatasetFile]) -> None:
+    def _receive_batch(self, left: dict[str, None]) -> None:
         """Fetch files, and remove those from ``left`` that are complete."""
-        dataset, below = self._dataset, self._dataset.prefix.partition("/")[2]
-        max_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + file.size for path, file in left.items()) + 64 * BLOCK
-        chunks = dataset.store.get_batch(dataset.name, [below + path for path in left], max_bytes)
-        written, dates = list[str](), list[int]()
+        dataset, below, written = self._dataset, self._dataset.below, list[Written]()
+        paths = [below + path for path in left]
+        num_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + self._missing[path].size for path in left)
+        chunks = dataset.store.get_batch(dataset.name, paths, num_bytes + 64 * BLOCK)
 
-        def received() -> Iterator[tuple[str, bytes]]:
+        def received() -> Iterator[tuple[str, list[bytes | memoryview]]]:
             tar = TarParser(chunks, dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
             while (member := tar.next_member()) is not None:
                 path, data = member[0].removeprefix(below), tar.take(member[1], "a member")
-                file = left.get(path)
                 self._jobs.check()  # so that nothing is written after the pull ended
-                if file is not None and hashlib.sha256(data).hexdigest() == file.sha256:
-                    written.append(path)
-                    yield partial_path(path, file.sha256), data
+                if path in left and hashlib.sha256(data).hexdigest() == self._missing[path].sha256:
+                    self._counter.add(num_bytes=len(data))
+                    yield path, [data]
 
         with contextlib.closing(chunks):
             try:
-                for mtime_ns in self._destination.write(received()):
-                    dates.append(mtime_ns)
-                    self._counter.add(num_bytes=left[written[-1]].size)
+                for one in self._destination.write(received()):
+                    written.append(one)  # those before an error, too
             finally:
-                self._jobs.check()  # so that nothing is published after the pull ended
-                names = [(partial_path(path, left[path].sha256), path) for path in written[: len(dates)]]
-                self._destination.settle(name for name, _ in names)
-                for path, mtime_ns in zip(self._destination.publish(names), dates, strict=True):
-                    self._done(path, left.pop(path), mtime_ns)
+                self._publish(written)
+                for one in written:
+                    left.pop(one.path, None)
 
-    def _fetch_each(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self._fetch(path, self._fetched[path])
-
-    def _fetch(self, path: str, file: DatasetFile) -> None:
-        """Fetch what an earlier attempt has not; a wrong digest means to fetch all of it, once more."""
-        temporary, received = partial_path(path, file.sha256), ""
+    def _fetch(self, path: str) -> None:
+        """Fetch a file; a wrong digest means to fetch it once more."""
+        file, jobs = self._missing[path], self._jobs
+        url = RemoteUrl(self._dataset.url_of(path), file.size, file.etag)
+        reader = ObjectReader(url, self._dataset.store, file.path, jobs.retry, jobs.in_flight, sleep=jobs.sleep)
         for _ in range(_MAX_FETCHES):
-            digest, at = hashlib.sha256(), 0
-            with self._destination.opened(temporary, os.O_RDWR | os.O_CREAT) as descriptor:
-                for piece in read_pieces(descriptor):
-                    digest.update(piece)
-                    at += len(piece)
-                writeback = EarlyWriteback(descriptor, at)
-                self._counter.add(existing_bytes=at)
-                try:
-                    for piece in self._pieces(path, file, at):
-                        self._jobs.check()  # so that nothing is written after the pull ended
-                        digest.update(piece)
-                        write_all(descriptor, piece)
-                        writeback.wrote(len(piece))
-                        at += len(piece)
-                        self._counter.add(num_bytes=len(piece))
-                    received = digest.hexdigest()
-                    if received == file.sha256:
-                        os.fsync(descriptor)
-                        mtime_ns = os.fstat(descriptor).st_mtime_ns
-                        list(self._destination.publish([(temporary, path)]))
-                        return self._done(path, file, mtime_ns)
-                except BaseException:
-                    self._counter.add(existing_bytes=-at)
-                    if at < _RESUMED_BYTES:
-                        self._destination.remove(temporary)  # not worth to go on with
-                    raise
-            self._counter.add(existing_bytes=-at)
-            self._destination.remove(temporary)
-        url = self._dataset.url_of(path)
+            digest = hashlib.sha256()
+            (written,) = self._destination.write([(path, self._received(reader, digest, file.size))])
+            if digest.hexdigest() == file.sha256:
+                return self._publish([written])
+            self._counter.add(existing_bytes=-file.size)
+            self._destination.discard(written)
         raise StorageError(
-            f"{url}: received SHA-256 {received} after fetching it {_MAX_FETCHES} times, where the service reports "
-            f"{file.sha256}. Nothing was kept. The file is damaged in the dataset or in transit: push it again.",
+            f"{url}: received SHA-256 {digest.hexdigest()} after fetching it {_MAX_FETCHES} times, where the service "
+            f"reports {file.sha256}. The file is damaged in the dataset or in transit: push it again.",
             url=url,
             etag=file.etag,
         )
 
-    def _pieces(self, path: str, file: DatasetFile, start: int) -> Iterator[memoryview]:
-        """Read bytes of one version from ``start`` on, as they are received."""
-        jobs, url = self._jobs, RemoteUrl(self._dataset.url_of(path), file.size, file.etag)
-        reader = ObjectReader(url, self._dataset.store, file.path, jobs.retry, jobs.in_flight, sleep=jobs.sleep)
-        return reader.pieces(start, None) if start < file.size else iter(())
+    def _received(self, reader: ObjectReader, digest: Any, size: int) -> Iterator[memoryview]:
+        for piece in reader.pieces(0, None) if size else ():
+            self._jobs.check()  # so that nothing is written after the pull ended
+            digest.update(piece)
+            yield piece
+            self._counter.add(num_bytes=len(piece))
 
-    def _done(self, path: str, file: DatasetFile, mtime_ns: int) -> None:
-        self._now[path] = Pulled(file.size, mtime_ns, file.sha256)
-        self._counter.add(files=1)
+    def _publish(self, written: list[Written]) -> None:
+        self._jobs.check()  # so that nothing is published after the pull ended
+        self._destination.publish(written)
+        for path, _, mtime_ns in written:
+            self._now[path] = Pulled(self._missing[path].size, mtime_ns, self._missing[path].sha256)
+        self._counter.add(files=len(written))

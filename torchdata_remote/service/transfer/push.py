@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, policy_of
-from ...errors import RemoteDataError
+from ...errors import EmptyListingError, ObjectChangedError, RemoteDataError, StorageError
 from ...fetch.listing.source_argument import url_of
 from ...formats.tar import END_OF_ARCHIVE, pack_header, padding
 from ...storage import is_internal_name
-from ...storage.dataset_service.protocol import SHA256_RECORD
-from ...storage.dataset_service.upload import send_file
-from .jobs import Dataset, Jobs, folders_of, grouped, local_folder
+from ...storage.dataset_service.protocol import SHA256_RECORD, path_problem
+from .jobs import Dataset, Jobs, folders_of, grouped, local_folder, os_errors, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
-from .source import LocalFile, files_of
-
-T = TypeVar("T")
 
 
 @explained
@@ -40,10 +37,9 @@ def push(
 ) -> Transferred:
     """Copy a folder into a dataset of a service, except for files that it already has, by SHA-256.
 
-    Small files are sent many in one request, others in one request each, or in several if they have more than 64 MiB.
-    An interrupted push is resumed by the same call: files that were
-    stored, and of files of more than 64 MiB the requests that were, are not sent again. A file becomes visible as a
-    whole, after the service has compared its digest. At most ``max_in_flight`` times 8 MiB are held in memory.
+    Small files are sent many in one request, others in one request each. An interrupted push is resumed by the same
+    call: files that were stored are not sent again. A file becomes visible as a whole, after the service has compared
+    its digest. At most ``max_in_flight`` times 8 MiB are held in memory.
 
     Args:
         source_folder: with all folders below it. Links that stay inside are followed.
@@ -51,7 +47,7 @@ def push(
         storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
-        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
+        on_progress: called in this thread, with :class:`TransferProgress`, after each request; ``None`` shows a
             progress bar.
         progress: show it, if standard error is a terminal.
         delete: whether files in the dataset (or in its folder) that the source lacks are removed.
@@ -76,8 +72,8 @@ def push(
     jobs = Jobs(whole("max_in_flight", max_in_flight), retry)
     with TransferCounter(on_progress, "push", shown=progress) as counter, jobs:
         dataset = Dataset(url_of(url, of="push"), storage_options, jobs)
-        files = files_of(local)
-        counter.set_total(len(files), sum(file.size for file in files))
+        files = _files_of(local)
+        counter.set_total(len(files), sum(file.stamp.size for file in files))
         jobs.request(lambda: dataset.store.create_dataset(dataset.name), dataset.url)
         existing, wanted = dataset.files(), {file.path for file in files}
         foreign = sorted(path for path in existing.keys() - wanted if not is_internal_name(path.rpartition("/")[2]))
@@ -94,6 +90,95 @@ def _blocking(foreign: Iterable[str], wanted: set[str]) -> set[str]:
     """Return files with the path of a needed folder, or in a folder with the path of a needed file."""
     folders = {folder for path in wanted for folder in folders_of(path)}
     return {path for path in foreign if path in folders or not wanted.isdisjoint(folders_of(path))}
+
+
+class _Stamp(NamedTuple):
+    """What changes with the content of a file."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> _Stamp:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+
+
+class _LocalFile(NamedTuple):
+    """A file: path below the folder, absolute path, and its stamp."""
+
+    path: str
+    absolute_path: str
+    stamp: _Stamp
+
+    def pieces(self, check: Callable[[], object]) -> Iterator[memoryview]:
+        """Read it in pieces of at most 1 MiB. Each is valid until the next one is read.
+
+        Args:
+            check: called before each piece; may raise an error to stop.
+
+        Raises:
+            ObjectChangedError: before the last piece, if the file is not what it was when it was found.
+        """
+        left = self.stamp.size
+        with os_errors(self.absolute_path):
+            for piece in read_pieces(self.absolute_path):
+                check()
+                left -= len(piece)
+                if left <= 0:
+                    self.require_unchanged()
+                yield piece
+            if left:
+                self.require_unchanged()
+
+    def require_unchanged(self) -> None:
+        """Raise ``ObjectChangedError`` if the file has changed since it was listed."""
+        if _Stamp.of(os.stat(self.absolute_path)) != self.stamp:
+            what = "changed while it was pushed. Push again when no program writes to it"
+            raise ObjectChangedError(f"{self.absolute_path} {what}.", url=self.absolute_path)
+
+
+def _files_of(folder: str) -> list[_LocalFile]:
+    """List all files below a folder, sorted by path. Links that stay inside are followed."""
+    with os_errors(folder):
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise StorageError(f"{folder} is not a folder. Push the folder that contains it.", url=folder)
+    root = os.path.realpath(folder)
+    files = sorted(_walk(root, root, "", ()))
+    if not files:
+        raise EmptyListingError(f"{folder}: there are no files to push. Is everything mounted?", url=folder)
+    return files
+
+
+def _walk(root: str, folder: str, below: str, above: tuple[str, ...]) -> Iterator[_LocalFile]:
+    def refused(what: str) -> StorageError:
+        return StorageError(f"{entry.path} {what}.", url=entry.path)
+
+    with os_errors(folder), os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        path, real = below + entry.name, entry.path
+        if entry.is_symlink():
+            real = os.path.realpath(entry.path)
+            if not os.path.exists(real):
+                raise refused("is a link to nowhere. Remove it")
+            if os.path.commonpath([root, real]) != root:
+                raise refused(f"is a link that leads out of the folder, to {real}. Replace it by a copy")
+        with os_errors(entry.path):
+            status = entry.stat()
+        if stat.S_ISDIR(status.st_mode):
+            if real in (root, *above):
+                raise refused("is a link to a folder above it. Remove it")
+            yield from _walk(root, entry.path, path + "/", (*above, real))
+        elif is_internal_name(entry.name):
+            continue
+        elif not stat.S_ISREG(status.st_mode):
+            raise refused("is neither a file nor a folder. Move it out of the folder that is pushed")
+        elif (wrong := path_problem(path)) is not None:
+            raise StorageError(f"{entry.path!r}: a path in a dataset cannot be {path!r}: it {wrong}. Rename it.")
+        else:
+            yield _LocalFile(path, entry.path, _Stamp.of(status))
 
 
 class _Uploads:
@@ -119,55 +204,54 @@ class _Uploads:
 
         self.jobs.run((partial(remove, path) for path in paths), self.counter.report)
 
-    def send(self, files: list[LocalFile]) -> None:
+    def send(self, files: list[_LocalFile]) -> None:
         """Send files, unless the service has them: small ones in batches, others by requests of their own."""
 
         def tasks() -> Iterator[Callable[[], object]]:
-            for group in grouped(files, len(files), lambda file: file.size, self.jobs.max_in_flight):
+            for group in grouped(files, len(files), lambda file: file.stamp.size, self.jobs.max_in_flight):
                 yield partial(self._send_batch, group) if len(group) > 1 else partial(self._send_one, group[0])
 
         self.jobs.run(tasks(), self.counter.report)
 
-    def _is_known(self, file: LocalFile, sha256: str) -> bool:
+    def _is_known(self, file: _LocalFile, sha256: str) -> bool:
         """Whether the service had the file before; if so, count it."""
         if self.known.get(file.path) != sha256:
             return False
-        self.counter.add(unchanged=1, existing_bytes=file.size)
+        self.counter.add(unchanged=1, existing_bytes=file.stamp.size)
         return True
 
-    def _send_one(self, file: LocalFile, *, is_maybe_stored: bool = False) -> None:
-        sha256, store, path = file.sha256(self.jobs.check), self.dataset.store, self.dataset.prefix + file.path
+    def _send_one(self, file: _LocalFile, *, is_maybe_stored: bool = False) -> None:
+        digest, store, path = hashlib.sha256(), self.dataset.store, self.dataset.prefix + file.path
+        for piece in file.pieces(self.jobs.check):
+            digest.update(piece)
+        sha256 = digest.hexdigest()
         if self._is_known(file, sha256):
             return
-        if is_maybe_stored and self.jobs.request(lambda: store.sha256_of(path)) == sha256:
-            self.counter.add(num_bytes=file.size)
-        else:
-            url, pieces = self.dataset.url_of(file.path), partial(file.pieces, self.jobs.check)
+        if not is_maybe_stored or self.jobs.request(lambda: store.sha256_of(path)) != sha256:
 
-            def request(call: Callable[[], T], num_bytes: int) -> T:
-                return self.jobs.request(call, url, num_bytes)
+            def request(call: Callable[[], object], num_bytes: int) -> object:
+                return self.jobs.request(call, self.dataset.url_of(file.path), num_bytes)
 
-            send_file(store, path, file.size, sha256, pieces, request, count=self.counter.add)
-            file.require_unchanged()
-        self.counter.add(files=1)
+            store.put(path, file.stamp.size, sha256, partial(file.pieces, self.jobs.check), request)
+        self.counter.add(files=1, num_bytes=file.stamp.size)
 
-    def _send_batch(self, group: list[LocalFile]) -> None:
+    def _send_batch(self, group: list[_LocalFile]) -> None:
         """Send small files in one request. If it fails, each is sent by itself, which reports the error."""
         tar: list[bytes] = []
-        changed: list[LocalFile] = []
-        below = self.dataset.prefix.partition("/")[2]
+        changed: list[_LocalFile] = []
         for file in group:
             data = b"".join(map(bytes, file.pieces(self.jobs.check)))
-            sha256, path = hashlib.sha256(data).hexdigest(), below + file.path
+            sha256 = hashlib.sha256(data).hexdigest()
             if not self._is_known(file, sha256):
                 changed.append(file)
-                tar += [pack_header(path, len(data), {SHA256_RECORD: sha256}), data, bytes(padding(len(data)))]
+                header = pack_header(self.dataset.below + file.path, len(data), {SHA256_RECORD: sha256})
+                tar += [header, data, bytes(padding(len(data)))]
         if len(changed) > 1:
             body = b"".join([*tar, END_OF_ARCHIVE])
             del tar
             with contextlib.suppress(RemoteDataError):
                 self.jobs.attempt(lambda: self.dataset.store.put_batch(self.dataset.name, body))
-                self.counter.add(files=len(changed), num_bytes=sum(file.size for file in changed))
+                self.counter.add(files=len(changed), num_bytes=sum(file.stamp.size for file in changed))
                 return
         for file in changed:
             self._send_one(file, is_maybe_stored=len(changed) > 1)

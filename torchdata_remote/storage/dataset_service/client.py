@@ -77,8 +77,8 @@ class ServiceClient:
     def target(self, *segments: str, **query: str | int | None) -> str:
         """Return path and query of a request, with each segment percent-encoded once.
 
-        >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", upload="x")
-        '/datasets/photos/files/a%20b/50%25.jpg?upload=x'
+        >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", limit=1)
+        '/datasets/photos/files/a%20b/50%25.jpg?limit=1'
         """
         parameters = {name: value for name, value in query.items() if value is not None}
         try:
@@ -87,8 +87,8 @@ class ServiceClient:
         except UnicodeEncodeError as error:
             raise UrlError(f"{self.root}: {segments!r} cannot be written as UTF-8.", url=self.root) from error
 
-    def file_target(self, path: str, **query: str | int | None) -> str:
-        """Return path and query of a request about the file ``NAME/PATH``.
+    def file_target(self, path: str) -> str:
+        """Return the path of a request about the file ``NAME/PATH``.
 
         Dots are refused: urllib3 would resolve them, and request a file of another dataset.
 
@@ -102,7 +102,7 @@ class ServiceClient:
         if not {"", ".", ".."}.isdisjoint(path.split("/")):
             what = "the path of a file in a dataset has no empty segment, '.' or '..'"
             raise UrlError(f"{self.url(path)}: {what}.", url=self.url(path))
-        return self.target(name, "files", file, **query)
+        return self.target(name, "files", file)
 
     def send(
         self,

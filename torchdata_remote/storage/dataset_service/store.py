@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import email.utils
-import re
+import hashlib
+import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-from ...core.options import StorageOptions
+from ...core.options import RetryPolicy, StorageOptions
+from ...core.retry import call_with_retries
 from ...core.urls import DATASETS
 from ...errors import ObjectExistsError, ObjectNotFoundError, RemoteDataError, StorageError, UrlError
 from ..errors import translate_errors
@@ -17,13 +20,13 @@ from ..http import answer_of, parse_content_length, range_header, stream_body
 from ..obstore_reader import ODD_KEY, ObstoreReader, http_store
 from ..protocol import Answer, Entry, EntryTable, Page, for_if_match, normalized_etag
 from .client import ServiceClient, from_obstore_at_service
-from .protocol import DATASET_NAME, digest_field
-from .upload import DatasetsWriter
+from .protocol import DAMAGED, digest_field
 
 __all__ = ["DATASETS", "MAX_PAGE", "DatasetFile", "DatasetsStore"]
 
 MAX_PAGE = 2_000  # entries, so that JSON of any content takes little memory
 _MAX_BYTES = 2**63 - 1
+_PIECE_BYTES = 1 << 20
 
 
 class DatasetFile(NamedTuple):
@@ -110,7 +113,7 @@ class DatasetsStore(ServiceClient):
             )
         response = self.json("GET", self.target(), "", num_entries=MAX_PAGE)
         with self.expecting("datasets", ""):
-            folders = sorted(f"{_name(one['name'])}/" for one in response["datasets"])  # "a-b/" sorts before "a/"
+            folders = sorted(_folder(one["name"]) for one in response["datasets"])  # "a-b/" sorts before "a/"
         left = [folder for folder in folders if folder.startswith(prefix) and folder > after]
         return Page([], left[limit - 1] if len(left) > limit else None, left[:limit])
 
@@ -225,76 +228,67 @@ class DatasetsStore(ServiceClient):
     def put(
         self,
         path: str,
-        data: Iterable[memoryview],
         num_bytes: int,
-        *,
         sha256: str,
+        pieces: Callable[[], Iterable[memoryview]],
+        request: Callable[[Callable[[], object], int], object],
+        *,
         overwrite: bool = True,
-        part: tuple[str, int, int] | None = None,
-    ) -> bool:
-        """Store a file, or a part of it: then it is visible once all parts are stored, in whatever order they arrive.
+    ) -> None:
+        """Store a file, which is visible when it is complete.
 
         Args:
             path: ``NAME/PATH``; the dataset must exist.
-            data: of the file or part, or its pieces.
-            num_bytes: of them.
-            sha256: of the whole file, in hex, which the service compares.
+            num_bytes: of the file.
+            sha256: of it, in hex, which the service compares.
+            pieces: returns its bytes, for each attempt.
+            request: calls a function, and again after transient faults; takes the number of bytes that it sends.
             overwrite: whether an existing file is replaced.
-            part: identifier of the upload, which the caller chooses (8 to 64 letters, digits, ``_`` and ``-``); first
-                byte of the part; bytes of the file.
-
-        Returns:
-            Whether the file is complete.
 
         Raises:
             ObjectNotFoundError: if there is no such dataset.
             ObjectExistsError: if the file exists and ``overwrite`` is ``False``.
+            StorageError: if it was not stored.
         """
-        headers, upload_id = {"Content-Length": str(num_bytes), "Repr-Digest": digest_field(sha256)}, None
+        headers = {"Content-Length": str(num_bytes), "Repr-Digest": digest_field(sha256)}
         if not overwrite:
             headers["If-None-Match"] = "*"
-        if part is not None:
-            upload_id, start, total = part
-            headers["Content-Range"] = f"bytes {start}-{start + num_bytes - 1}/{total}"
-        own: list[RemoteDataError] = []
+        num_attempts = 0
 
-        def pieces(data: Any) -> Iterator[memoryview]:
+        def put() -> None:
+            nonlocal num_attempts
+            num_attempts += 1
+            own: list[RemoteDataError] = []
+
+            def body() -> Iterator[memoryview]:
+                try:
+                    yield from pieces()
+                except RemoteDataError as error:  # which urllib3 would take for one of the connection
+                    own.append(error)
+                    raise
+
             try:
-                yield from data
-            except RemoteDataError as error:  # which urllib3 would take for one of the connection
-                own.append(error)
+                self.json("PUT", self.file_target(path), path, headers=headers, body=body())
+            except RemoteDataError as error:
+                if own:
+                    raise own[0] from None
+                is_repeated = isinstance(error, ObjectExistsError) and num_attempts > 1
+                if not is_repeated or self.sha256_of(path) != sha256:  # it may be there by a lost answer's attempt
+                    raise
+
+        try:
+            request(put, num_bytes)
+        except StorageError as error:
+            if DAMAGED not in str(error):
                 raise
-
-        try:
-            target = self.file_target(path, upload=upload_id)
-            response = self.json("PUT", target, path, headers=headers, body=pieces(data), num_entries=MAX_PAGE)
-        except RemoteDataError:
-            if own:
-                raise own[0] from None
-            raise
-        with self.expecting("etag or upload", path):
-            return "upload" not in response and _text(response["etag"]) != ""
-
-    def received(self, path: str, upload_id: str) -> list[tuple[int, int]]:
-        """Byte ranges (first, last + 1) of an upload that the service has stored, sorted; none of an unknown upload."""
-        try:
-            response = self.json("GET", self.file_target(path, upload=upload_id), path, num_entries=MAX_PAGE)
-        except ObjectNotFoundError:
-            return []
-        with self.expecting("received", path):
-            return sorted((_size(start), _size(end)) for start, end in response["received"])
-
-    def abort_upload(self, path: str, upload_id: str) -> None:
-        """Delete the parts of an upload; an unknown upload is no error."""
-        with contextlib.suppress(ObjectNotFoundError):
-            self.json("DELETE", self.file_target(path, upload=upload_id), path)
+            request(put, num_bytes)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(ObjectNotFoundError):
             self.json("DELETE", self.file_target(path), path)
 
     def remove_leftovers(self, prefix: str, is_ours: Callable[[str], bool]) -> None:
-        """Do nothing: the service deletes uploads that are not continued."""
+        """Do nothing: the service deletes what is not complete."""
 
     # Batches
 
@@ -325,6 +319,46 @@ class DatasetsStore(ServiceClient):
         self.json("PUT", self.target(name, unpack=1), name, headers={"Content-Type": "application/x-tar"}, body=tar)
 
 
+class DatasetsWriter:
+    """A file that is being written: to a temporary file, which is sent when it is complete.
+
+    Args:
+        store: of the file.
+        path: ``NAME/PATH``.
+        overwrite: whether an existing file is replaced.
+    """
+
+    def __init__(self, store: DatasetsStore, path: str, *, overwrite: bool) -> None:
+        self._store, self._path, self._overwrite = store, path, overwrite
+        self._file, self._sha256 = tempfile.TemporaryFile(), hashlib.sha256()  # noqa: SIM115  # closed by ``abort``
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._sha256.update(data)
+
+    def commit(self) -> None:
+        file, url = self._file, self._store.url(self._path)
+
+        def pieces() -> Iterator[memoryview]:
+            file.seek(0)
+            return map(memoryview, iter(lambda: file.read(_PIECE_BYTES), b""))
+
+        def request(call: Callable[[], object], num_bytes: int) -> object:
+            return call_with_retries(call, RetryPolicy(), url=url, expected_s=num_bytes / _PIECE_BYTES)
+
+        size, sha256 = file.tell(), self._sha256.hexdigest()
+        put = partial(self._store.put, self._path, size, sha256, pieces, request, overwrite=self._overwrite)
+        try:
+            put()
+        except ObjectNotFoundError:  # the dataset is missing
+            self._store.create_dataset(self._path.partition("/")[0])
+            put()
+        self.abort()
+
+    def abort(self) -> None:
+        self._file.close()
+
+
 # Fields of responses. Each function raises an error for what no service sends
 
 
@@ -332,12 +366,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r:.80} is no text")
     return value
-
-
-def _name(value: Any) -> str:
-    if not re.fullmatch(DATASET_NAME, value):
-        raise ValueError(f"{value!r:.80} is no dataset's name")
-    return _text(value)
 
 
 def _size(value: Any) -> int:
