@@ -8,10 +8,10 @@ import errno
 import io
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
@@ -27,7 +27,6 @@ from ...storage.dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
 
 T = TypeVar("T")
 _COPIED_BYTES = 32 << 20  # at once
-_RETRY = RetryPolicy()
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -78,8 +77,8 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         return store, stripped[: len(stripped) - len(inside)].rstrip("/") + "/", inside
 
     @staticmethod
-    def _call(operation: Callable[[], T]) -> T:
-        return call_with_retries(operation, _RETRY)
+    def _call(operation: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        return call_with_retries(lambda: operation(*arguments, **options), RetryPolicy())
 
     # Listings
 
@@ -88,36 +87,19 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         when = None if entry.modified_s is None else dt.datetime.fromtimestamp(entry.modified_s, tz=dt.timezone.utc)
         return {"name": root + entry.path, "size": entry.size, "type": "file", "etag": entry.etag, "mtime": when}
 
-    @staticmethod
-    def _folder(name: str) -> dict[str, Any]:
-        return {"name": name.rstrip("/"), "size": 0, "type": "directory"}
-
-    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
-        """List a folder: its files, and the folders in it."""
-        store, root, inside = self._at(path)
-        prefix, after = f"{inside}/" if inside else "", ""
-        while True:
-            page = self._call(partial(store.list_after, prefix, recursive=False, after=after, limit=MAX_PAGE))
-            yield from (self._file(root, entry) for entry in page.entries)
-            yield from (self._folder(root + folder) for folder in page.folders)
-            if page.next_token is None:
-                return
-            after = page.next_token
-
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         store, root, inside = self._at(path)
-        found = self._call(lambda: store.find(inside)) if "/" in inside else None
-        if found is not None:
-            return self._file(root, found)
         if "/" in inside:
-            below = partial(store.list_after, f"{inside}/", recursive=True, after="", limit=1)
-            is_folder = bool(self._call(below).entries)
+            if (found := self._call(store.find, inside)) is not None:
+                return self._file(root, found)
+            below = self._call(store.list_after, f"{inside}/", recursive=True, after="", limit=1)
+            is_folder = bool(below.entries)
         else:
-            is_folder = not inside or self._call(lambda: store.has_dataset(inside))
-        if is_folder:
-            return self._folder(root + inside)
-        url = f"{DATASETS}://{root}{inside}"
-        raise ObjectNotFoundError(f"{url}: no such file or dataset.", url=url)
+            is_folder = not inside or self._call(store.has_dataset, inside)
+        if not is_folder:
+            url = f"{DATASETS}://{root}{inside}"
+            raise ObjectNotFoundError(f"{url}: no such file or dataset.", url=url)
+        return {"name": (root + inside).rstrip("/"), "size": 0, "type": "directory"}
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether a file or folder exists. Unlike in fsspec's own method, errors other than "not found" are raised."""
@@ -136,10 +118,16 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
             return None
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        found = list(self._listed(path))
-        if not found:
-            info = self.info(path)
-            found = [info] if info["type"] == "file" else []
+        store, root, inside = self._at(path)
+        found, after = list[dict[str, Any]](), cast(str | None, "")
+        while after is not None:
+            prefix = f"{inside}/" if inside else ""
+            page = self._call(store.list_after, prefix, recursive=False, after=after, limit=MAX_PAGE)
+            found += [self._file(root, entry) for entry in page.entries]
+            found += [{"name": root + folder[:-1], "size": 0, "type": "directory"} for folder in page.folders]
+            after = page.next_token
+        if not found and (info := self.info(path))["type"] == "file":
+            found = [info]
         found.sort(key=lambda info: str(info["name"]))
         return found if detail else [info["name"] for info in found]
 
@@ -164,24 +152,15 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         with self.open(path, "rb", cache_type="none") as file:
             first, after, _ = slice(start, end).indices(file.size)
-            file.seek(first)
-            data: bytes = file.read(max(0, after - first))
+            data: bytes = file._fetch_range(first, after)
             return data
 
-    def open(
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        cache_options: dict[str, Any] | None = None,
-        compression: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def open(self, path: str, mode: str = "rb", *args: Any, compression: str | None = None, **kwargs: Any) -> Any:
         """Open a file as fsspec does, without compressing on writing: compressors do not close the file behind them."""
         if compression is not None and "r" not in mode:
             advice = f"use fsspec.open(url, {mode!r}, compression={compression!r}), which closes the compressed file"
             raise ValueError(f"{DATASETS}://{path}: {advice}.")
-        return super().open(path, mode, block_size, cache_options, compression, **kwargs)
+        return super().open(path, mode, *args, compression=compression, **kwargs)
 
     def _open(
         self,
@@ -193,7 +172,7 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
         **kwargs: Any,
     ) -> Any:
         store, _, inside = self._at(path)
-        if mode == "xb" and self._call(lambda: store.find(inside)) is not None:
+        if mode == "xb" and self._call(store.find, inside) is not None:
             raise ObjectExistsError(f"{DATASETS}://{path} exists already.", url=f"{DATASETS}://{path}")
         if mode in ("wb", "xb"):
             return _WrittenFile(store.create(inside, overwrite=mode == "wb"), path, autocommit=autocommit)
@@ -217,46 +196,41 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
             self.makedirs(path2, exist_ok=True)
             return
         with self.open(path1, "rb", cache_type="none") as source, self.open(path2, "wb") as target:
-            while data := source.read(_COPIED_BYTES):
-                target.write(data)
+            shutil.copyfileobj(source, target, _COPIED_BYTES)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Create a dataset. Folders in it exist as soon as they contain a file."""
         store, _, inside = self._at(path)
         name, slash, _ = inside.partition("/")
         if name and (create_parents or not slash):
-            self._call(lambda: store.create_dataset(name, exist_ok=bool(slash)))
+            self._call(store.create_dataset, name, exist_ok=bool(slash))
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         with contextlib.suppress(*((ObjectExistsError,) if exist_ok else ())):
             self.mkdir(path)
 
     def rm_file(self, path: str) -> None:
+        """Remove a file."""
         store, _, inside = self._at(path)
-        if self._call(lambda: store.find(inside)) is None:
-            raise ObjectNotFoundError(f"{DATASETS}://{path}: no such file.", url=f"{DATASETS}://{path}")
-        self._call(lambda: store.delete(inside))
+        if self.info(path)["type"] != "file":
+            raise IsADirectoryError(errno.EISDIR, "a folder is removed with recursive=True", path)
+        self._call(store.delete, inside)
 
     def rmdir(self, path: str) -> None:
         """Remove an empty dataset."""
         if self.ls(path):
             raise OSError(errno.ENOTEMPTY, "not empty", path)
         store, _, inside = self._at(path)
-        self._call(lambda: store.remove_dataset(inside))
+        self._call(store.remove_dataset, inside)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with ``recursive`` also datasets, and all files below a folder."""
+        """Remove files; with ``recursive`` also all files below a folder, and datasets that are empty then."""
         for one in self.expand_path(path):
-            store, _, inside = self._at(one)
-            if self.info(one)["type"] == "file":
-                self.rm_file(one)
-            elif not recursive:
-                raise IsADirectoryError(errno.EISDIR, "a folder is removed with recursive=True", one)
-            elif maxdepth is None and inside and "/" not in inside:
-                self._call(partial(store.remove_dataset, inside))
-            else:
-                for found in self.find(one, maxdepth=maxdepth):
-                    self.rm_file(found)
+            for file in self.find(one, maxdepth=maxdepth) if recursive else [one]:
+                self.rm_file(file)
+            _, _, inside = self._at(one)
+            if recursive and inside and "/" not in inside and maxdepth is None:
+                self.rmdir(one)
 
 
 class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries no types
@@ -267,11 +241,9 @@ class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec carries n
         super().__init__(*arguments, **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        if start >= end:
-            return b""
         url = RemoteUrl(f"{DATASETS}://{self.path}", self.size, self.details["etag"])
-        reader = ObjectReader(url, self._store, self._inside, _RETRY, ConcurrencyLimit(1, check=lambda: None))
-        return b"".join(reader.pieces(start, end))
+        reader = ObjectReader(url, self._store, self._inside, RetryPolicy(), ConcurrencyLimit(1, check=lambda: None))
+        return reader.read(start, end) if start < end else b""
 
 
 class _WrittenFile(io.RawIOBase):
