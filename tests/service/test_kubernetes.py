@@ -344,7 +344,6 @@ def nested(levels: int, before: str, after: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\na: 2", "the key 'a' occurs twice"),
         (b"a: \x80", "expected a TrainingJob"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("a: !!binary aGk=", "bytes is not JSON"),
@@ -373,7 +372,8 @@ def test_texts_that_other_parsers_take_for_something_else_are_quoted_and_anchors
 ) -> None:
     labels = {f"l{number}": value for number, value in enumerate(OTHER_VALUES)}
     document = changed(("metadata",), {"name": "pets", "labels": labels})
-    text = yaml.safe_dump(document).replace("'2024-01-01'", "2024-01-01")  # a date is a text, as in Kubernetes
+    text = yaml.safe_dump(document)
+    assert "Object of type date is not JSON" in render.text(text.replace("'2024-01-01'", "2024-01-01"))[2]
     status, output, _ = render.text(text)
     assert (status, [one["metadata"]["labels"] for one in yaml.safe_load_all(output)]) == (0, [labels, labels])
     for name, value in labels.items():

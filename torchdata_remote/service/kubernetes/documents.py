@@ -16,26 +16,9 @@ except ImportError as error:
     raise ImportError("Jobs are read and written as YAML: pip install 'torchdata_remote[service]'") from error
 
 _MAX_ALIASES = 30  # however they are nested, they stand for at most 62,000 values, e**(30/e)
-_TEXT, _TIMESTAMP = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
+_TEXT = "tag:yaml.org,2002:str"
 _PLAIN = re.compile(r"[A-Za-z/](?:[\w./-]|:(?=\S))*", re.ASCII)
 _NOT_TEXT = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])  # in some YAML parsers
-
-
-class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # of a library without types
-    """Loads plain values. A date is a text, as in Kubernetes; a key that occurs twice is an error."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  # it is the base class' table
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value if key.tag == _TEXT]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.composer.ComposerError(None, None, f"the key {key!r} occurs twice", node.start_mark)
-        return node
 
 
 class _Writer(yaml.SafeDumper):  # type: ignore[misc]  # as above
@@ -61,16 +44,16 @@ def read_documents(text: str | bytes, source: str) -> list[Any]:
         source: name of the file in errors.
 
     Raises:
-        JobError: if it is not YAML, has a duplicate key, many aliases, or a value that JSON cannot express.
+        JobError: if it is not YAML, or has a value that JSON cannot express, such as a date without quotes.
 
     Example:
         >>> read_documents("{kind: TrainingJob}", "job.yaml")
         [{'kind': 'TrainingJob'}]
     """
     try:
-        if sum(isinstance(one, yaml.AliasToken) for one in yaml.scan(text, Loader=_Reader)) > _MAX_ALIASES:
+        if sum(isinstance(one, yaml.AliasToken) for one in yaml.scan(text)) > _MAX_ALIASES:
             raise ValueError(f"it has more than {_MAX_ALIASES} aliases")
-        found = [document for document in yaml.load_all(text, Loader=_Reader) if document is not None]
+        found = [document for document in yaml.safe_load_all(text) if document is not None]
         json.dumps(found, allow_nan=False)  # raises for what JSON cannot express
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         message = " ".join(str(error).split()) or type(error).__name__

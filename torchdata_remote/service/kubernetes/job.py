@@ -8,11 +8,12 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ...errors import JobError
 from ...storage.dataset_service.protocol import DATASET_NAME
 
+T = TypeVar("T")
 INIT_CONTAINER, VOLUME = "pull-dataset", "dataset"
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")  # resources of which one is one device
 _MAX_PODS, _MAX_HOST_NAME = 100_000, 63  # Kubernetes' limits of an indexed Job, and of a host name
@@ -20,33 +21,15 @@ _NAME, _SERVICE = (
     re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?"),
     re.compile(r"[A-Za-z0-9.\[\]:-]*[A-Za-z0-9\]]:([0-9]{1,5})"),
 )
-_MAX_SHOWN = 100  # characters of a value in an error
-# What a job has to have: types, values, mappings, whose optional keys have a question mark, and may have others where
-# ``...`` is a key, and lists of one kind of elements
-_Shape = dict[Any, Any]
-_ANY: _Shape = {...: object}
-_CONTAINER: _Shape = {
-    "name": str,
-    "image": str,
-    "env?": [{"name": str, **_ANY}],
-    "volumeMounts?": [_ANY],
-    "resources?": {"limits?": _ANY, "requests?": _ANY, **_ANY},
-    "securityContext?": _ANY,
-    **_ANY,
-}
-_POD: _Shape = {"containers": [_CONTAINER], "initContainers?": [_ANY], "volumes?": [_ANY], **_ANY}
-_JOB: _Shape = {
-    "apiVersion": "breezeml.ai/v1",
-    "kind": "TrainingJob",
-    "metadata": {"name": str, "namespace?": str, "labels?": {...: str}},
-    "spec": {
-        "dataset": str,
-        "minSize": int,
-        "maxSize": int,
-        "replicaSpecs": {"template": {"metadata?": _ANY, "spec": _POD}},
-    },
-}
 _KINDS = {str: "a text, in quotes if it looks like something else", int: "a number", dict: "a mapping", list: "a list"}
+TEMPLATE = ("spec", "replicaSpecs", "template")
+_KNOWN = {  # a name that is misspelt would have no effect
+    (): ("apiVersion", "kind", "metadata", "spec"),
+    ("metadata",): ("name", "namespace", "labels"),
+    ("spec",): ("dataset", "minSize", "maxSize", "replicaSpecs"),
+    ("spec", "replicaSpecs"): ("template",),
+    TEMPLATE: ("metadata", "spec"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +42,7 @@ class TrainingJob:
         min_size: least number of pods to train with.
         max_size: greatest number of pods.
         template: of its pods, a Kubernetes ``PodTemplateSpec``.
+        source: name of its document, for errors.
     """
 
     metadata: dict[str, Any]
@@ -66,6 +50,7 @@ class TrainingJob:
     min_size: int
     max_size: int
     template: dict[str, Any]
+    source: str = "the job"
 
     @property
     def name(self) -> str:
@@ -88,65 +73,49 @@ class TrainingJob:
         Raises:
             JobError: if it is no valid TrainingJob; names file and field, the value, and what was expected.
         """
-        _require(document, _JOB, source, "")
-        spec, metadata = document["spec"], document["metadata"]
 
-        def require(is_right: bool, field: str, value: Any, expected: str) -> None:
+        def get(kind: type[T], *keys: str | int) -> T:
+            value = document
+            for key in keys:
+                value = value.get(key) if isinstance(value, dict) else value[key] if isinstance(key, int) else None
+            require(type(value) is kind, keys, value, _KINDS[kind])  # True is an int, too
+            return cast(T, value)
+
+        def require(is_right: bool, keys: tuple[str | int, ...], value: Any, expected: str) -> None:
             if not is_right:
-                raise _wrong(source, field, value, expected)
+                field = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)[1:]
+                shown = "nothing" if value is None else f"{value!r:.100}"
+                raise JobError(f"{source}: {field or 'the document'}: got {shown}, expected {expected}.")
 
-        dataset, low, high, name = spec["dataset"], spec["minSize"], spec["maxSize"], metadata["name"]
+        get(dict)
+        for field, expected in (("apiVersion", "breezeml.ai/v1"), ("kind", "TrainingJob")):
+            require(document.get(field) == expected, (field,), document.get(field), expected)
+        for keys, known in _KNOWN.items():
+            for key, value in get(dict, *keys).items():
+                require(key in known, (*keys, key), value, f"no such field, but {', '.join(known)} only")
+        dataset, name = get(str, "spec", "dataset"), get(str, "metadata", "name")
+        low, high = get(int, "spec", "minSize"), get(int, "spec", "maxSize")
         letters = "1 to 128 letters, digits, '.', '_' and '-', of which the first is a letter or a digit"
-        require(re.fullmatch(DATASET_NAME, dataset, re.ASCII) is not None, "spec.dataset", dataset, letters)
-        require(1 <= high <= _MAX_PODS, "spec.maxSize", high, f"a number of pods from 1 to {_MAX_PODS:,}")
-        require(1 <= low <= high, "spec.minSize", low, f"a number of pods from 1 to maxSize, which is {high}")
+        require(re.fullmatch(DATASET_NAME, dataset, re.ASCII) is not None, ("spec", "dataset"), dataset, letters)
+        require(1 <= high <= _MAX_PODS, ("spec", "maxSize"), high, f"a number of pods from 1 to {_MAX_PODS:,}")
+        require(1 <= low <= high, ("spec", "minSize"), low, f"a number of pods from 1 to maxSize, which is {high}")
         most = _MAX_HOST_NAME - len(f"-{high - 1}")  # of the job's name, from which the pods' host names are made
         expected = f"at most {most} lower-case letters, digits and hyphens, the first a letter, the last no hyphen"
-        require(_NAME.fullmatch(name) is not None and len(name) <= most, "metadata.name", name, expected)
-        template = spec["replicaSpecs"]["template"]
-        where, containers = "spec.replicaSpecs.template.spec.containers", template["spec"]["containers"]
-        require(bool(containers), where, None, "a list of at least one container")
-        for index, container in enumerate(containers):
-            for kind, number in ((container.get("resources") or {}).get("limits") or {}).items():
-                field = f"{where}[{index}].resources.limits[{kind!r}]"
-                require(kind not in GPUS or str(number).isdecimal(), field, number, "a number of devices")
-        return cls(metadata=metadata, dataset=dataset, min_size=low, max_size=high, template=template)
-
-
-def _require(value: Any, shape: Any, source: str, field: str) -> None:
-    """Require that a value has a shape, as those above."""
-    if isinstance(shape, str):
-        if value != shape:
-            raise _wrong(source, field, value, shape)
-        return
-    kind = shape if isinstance(shape, type) else type(shape)
-    if kind is not object and type(value) is not kind:  # True is an int, too
-        raise _wrong(source, field, value, _KINDS[kind])
-    if kind is list:
-        for index, one in enumerate(value):
-            _require(one, shape[0], source, f"{field}[{index}]")
-    if kind is not dict:
-        return
-    known = {str(key).removesuffix("?"): key for key in shape if key is not ...}
-    for key, one in {**dict.fromkeys(known), **value}.items():
-        name = known.get(key, ...)
-        if name not in shape:
-            raise _wrong(source, f"{field}.{key}".strip("."), one, f"no such field, but {', '.join(known)} only")
-        if one is not None or name is ... or not name.endswith("?"):
-            _require(one, shape[name], source, f"{field}.{key}".strip("."))
-
-
-def _wrong(source: str, field: str, value: Any, expected: str) -> JobError:
-    """Make the error for a wrong value."""
-    shown = repr(value)
-    if value is None:
-        shown = "nothing"
-    elif isinstance(value, dict | list):
-        kind = "mapping" if isinstance(value, dict) else "list"
-        shown = f"a {kind}" if value else f"an empty {kind}"
-    elif len(shown) > _MAX_SHOWN:
-        shown = shown[:_MAX_SHOWN] + "..."
-    return JobError(f"{source}: {field or 'the document'}: got {shown}, expected {expected}.")
+        require(_NAME.fullmatch(name) is not None and len(name) <= most, ("metadata", "name"), name, expected)
+        containers = (*TEMPLATE, "spec", "containers")
+        require(bool(get(list, *containers)), containers, None, "a list of at least one container")
+        for index in range(len(get(list, *containers))):
+            for field in ("name", "image"):
+                get(str, *containers, index, field)
+        template = get(dict, *TEMPLATE)
+        return cls(
+            metadata=document["metadata"],
+            dataset=dataset,
+            min_size=low,
+            max_size=high,
+            template=template,
+            source=source,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

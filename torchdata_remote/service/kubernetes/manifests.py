@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import JobError
 from ...storage.dataset_service.token import HOSTS_VARIABLE, TOKEN_VARIABLE
-from .job import GPUS, INIT_CONTAINER, VOLUME, RenderSettings, TrainingJob
+from .job import GPUS, INIT_CONTAINER, TEMPLATE, VOLUME, RenderSettings, TrainingJob
 
 _RENDEZVOUS_PORT = 29_400
 # a pod that loses a peer fails in a collective, so each lost pod costs the others one restart
@@ -42,6 +43,9 @@ def render(job: TrainingJob, settings: RenderSettings | None = None) -> list[dic
     Returns:
         list[dict]: manifests, in the order to apply them.
 
+    Raises:
+        JobError: if the template is none.
+
     Example:
         >>> containers = [{"name": "train", "image": "train:1", "command": ["torchrun", "main.py"]}]
         >>> template = {"spec": {"containers": containers}}
@@ -50,7 +54,11 @@ def render(job: TrainingJob, settings: RenderSettings | None = None) -> list[dic
         >>> service["metadata"]["name"], indexed_job["spec"]["completions"]
         ('pets-0', 4)
     """
-    return [_service(job), _job(job, settings or RenderSettings())]
+    try:
+        return [_service(job), _job(job, settings or RenderSettings())]
+    except (TypeError, LookupError, AttributeError, ValueError) as error:
+        what = f"{'.'.join(TEMPLATE)} is no template of pods ({type(error).__name__}: {error})"
+        raise JobError(f"{job.source}: {what}. See kubectl explain pod.spec.") from error
 
 
 def _service(job: TrainingJob) -> dict[str, Any]:
