@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from .progress import OnProgress, TransferCounter, Transferred
 
 _MAX_FETCHES = 2  # of one version, if its digest is wrong
 _HEADER_BYTES = 8 * BLOCK  # of a member of a batch at most, beside its name
+_PUBLISHED_BYTES = 64 << 20  # fetched again after a kill at most
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -133,6 +135,7 @@ class _FolderUpdate:
         self._listed, self._before = listed, destination.load_state(dataset.prefix)
         self._now: dict[str, Pulled] = {}  # what is there
         self._missing: dict[str, DatasetFile] = {}
+        self._lock, self._written = threading.RLock(), list[Written]()  # without their names yet
 
     def run(self, *, delete: bool) -> int:
         """Remove, then fetch; return the number of files that were not pulled, and were kept.
@@ -159,6 +162,8 @@ class _FolderUpdate:
         try:
             self._fetch_all()
         finally:
+            self._publish([], least_bytes=0)
+            self._counter.report()
             if self._now != self._before:
                 destination.save_state(self._dataset.prefix, dict(self._now))
         return 0 if delete else len(foreign)
@@ -284,9 +289,15 @@ class _FolderUpdate:
             yield piece
             self._counter.add(num_bytes=len(piece))
 
-    def _publish(self, written: list[Written]) -> None:
+    def _publish(self, written: list[Written], least_bytes: int = _PUBLISHED_BYTES) -> None:
+        """Give files their names when there are enough of them: a sync waits for all that others write to the disk."""
         self._jobs.check()  # so that nothing is published after the pull ended
-        self._destination.publish(written)
-        for path, _, mtime_ns in written:
+        with self._lock:
+            self._written += written
+            if sum(self._missing[one.path].size for one in self._written) < least_bytes:
+                return
+            ready, self._written = self._written, []
+        self._destination.publish(ready)
+        for path, _, mtime_ns in ready:
             self._now[path] = Pulled(self._missing[path].size, mtime_ns, self._missing[path].sha256)
-        self._counter.add(files=len(written))
+        self._counter.add(files=len(ready))
