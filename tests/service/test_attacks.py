@@ -220,7 +220,6 @@ def test_headers_that_are_slow_to_parse(victim: Victim) -> None:
         "Content-Disposition": "attachment; " + "a;" * 25_000,
         "If-Match": ", ".join('"x"' for _ in range(10_000)),
         "Repr-Digest": "sha-256=:" + "A" * 50_000,
-        "Want-Repr-Digest": "sha-256=" + ", ".join("x" for _ in range(10_000)),
         "Content-Range": "bytes " + "1" * 50_000 + "-2/3",
         "Authorization": "Basic " + "A" * 50_000,
         "Host": "localhost" + ":" * 50_000,

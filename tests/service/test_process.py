@@ -145,12 +145,11 @@ def test_digests_that_take_long_keep_neither_others_waiting_nor_the_service_from
         service = Service(tmp_path / "root", *NO_RESERVE, stderr=log)
         dataset = Dataset(service.address, root=tmp_path / "root")
         dataset.put("small", b"12345")
-        paths = [f"/datasets/{dataset.name}/files/{number}" for number in range(160)]  # more than there are threads
-        for path in paths:
-            with open(dataset.folder / path.rpartition("/")[2], "wb") as file:
+        for number in range(160):  # more than there are threads
+            with open(dataset.folder / f"{number:03}", "wb") as file:
                 file.truncate(1 << 40)
-        lines = ("Want-Repr-Digest: sha-256=1",)
-        digests = [stack.enter_context(begin(service.address, "GET", path, *lines)) for path in paths]
+        below = f"/datasets/{dataset.name}/files?digests=1&prefix="
+        digests = [stack.enter_context(begin(service.address, "GET", f"{below}{number:03}")) for number in range(160)]
         wait_for(lambda: metric(service.address, "requests_in_flight") > 160)
         for _ in range(5):
             assert ask(service.address, "GET", "/healthz").status == 200

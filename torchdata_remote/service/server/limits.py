@@ -28,15 +28,6 @@ class ServiceLimits:
     head_timeout_s: float = 30.0
     max_connections: int = 8192
 
-    def require_file_bytes(self, num_bytes: int) -> None:
-        """Require that a file may have so many bytes.
-
-        Raises:
-            Problem: 413, if they are more than ``max_file_bytes``.
-        """
-        if num_bytes > self.max_file_bytes:
-            raise Problem(413, f"A file may have {self.max_file_bytes:,} bytes at most.", CLOSE)
-
     def require_space(self, free_bytes: int | None, num_bytes: int) -> None:
         """Require room on the disk.
 

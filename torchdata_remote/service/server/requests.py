@@ -223,12 +223,6 @@ def sha256_of(header: str | None) -> str | None:
     return digest.hex()
 
 
-def wants_digest(header: str | None) -> bool:
-    """Whether a Want-Repr-Digest header asks for SHA-256."""
-    wanted = [part.partition("=") for part in (header or "").split(",")]
-    return any(name.strip().lower() == "sha-256" and weight.strip() not in ("", "0") for name, _, weight in wanted)
-
-
 def require_digest(headers: Mapping[str, str], sha256: str) -> None:
     """Compare the digest of the received bytes with those in headers.
 

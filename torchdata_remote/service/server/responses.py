@@ -15,12 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ...errors import ObjectChangedError
-from ...storage.dataset_service.protocol import digest_field
 from .bucket import OpenObject
-from .context import Context, Dataset, Opened, sha256_of_file
+from .context import Context, Opened
 from .folder import read_cached
 from .problems import Problem
-from .requests import byte_range, disposition, is_not_modified, wants_digest
+from .requests import byte_range, disposition, is_not_modified
 from .root import CHUNK_BYTES, STREAM_BYTES, File, date_of
 from .threads import run_blocking
 
@@ -30,7 +29,7 @@ if sys.platform != "win32":
 
 OCTETS = "application/octet-stream"
 NO_SNIFF = {"X-Content-Type-Options": "nosniff"}
-_REQUEST_HEADERS = {b"if-match", b"if-none-match", b"if-range", b"range", b"want-repr-digest", b"sec-fetch-site"}
+_REQUEST_HEADERS = {b"if-match", b"if-none-match", b"if-range", b"range", b"sec-fetch-site"}
 _SEND_FILE = "http.response.pathsend"  # an extension of ASGI: the server reads the file, as fast as the client does
 
 _DESCRIPTORS = "/proc/self/fd"
@@ -75,14 +74,10 @@ class FileResponse(Response):
     async def _respond(
         self, opened: Opened, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        file, digest = opened.file, None
-        wants = wants_digest(headers.get("want-repr-digest"))
-        if wants:
-            digest = await self._digest(opened.dataset, file)
-        span = _span(headers, file, digest)
+        file = opened.file
+        span = _span(headers, file)
         num_bytes = span.end - span.start
-        # The page reads from its own host only, and a digest is not among the headers of a bucket
-        is_for_bucket = not wants and headers.get("sec-fetch-site") != "same-origin"
+        is_for_bucket = headers.get("sec-fetch-site") != "same-origin"  # the page reads from its own host only
         if isinstance(opened, OpenObject) and is_for_bucket and num_bytes and scope["method"] == "GET":
             url = await run_blocking(opened.signed_url)
             if url is not None:
@@ -110,12 +105,8 @@ class FileResponse(Response):
             pieces = await started(opened.chunks(span.start, span.end, STREAM_BYTES))
             await StreamingResponse(pieces, span.status, span.headers)(scope, receive, send)
 
-    async def _digest(self, dataset: Dataset, file: File) -> str:
-        async with self._context.locks.held_in_loop(("digest", self._name, self._path)):  # the first one stores it
-            return await run_blocking(lambda: sha256_of_file(dataset, file, self._context.stopping), "hash")
 
-
-def _span(request: Mapping[str, str], file: File, sha256: str | None) -> _Span:
+def _span(request: Mapping[str, str], file: File) -> _Span:
     """Return status and headers of the response, and which bytes of the file it has: none of an unmodified one."""
     headers = {"ETag": file.etag, "Accept-Ranges": "bytes", "Content-Type": OCTETS, **NO_SNIFF}
     modified = None if file.modified_s is None else _formatted(int(file.modified_s))
@@ -124,8 +115,6 @@ def _span(request: Mapping[str, str], file: File, sha256: str | None) -> _Span:
     if is_not_modified(request, file.etag):
         return _Span(304, headers, 0, 0)
     wanted = byte_range(request.get("range"), file.size) if request.get("if-range", file.etag) == file.etag else None
-    if sha256 is not None:
-        headers["Repr-Digest"] = digest_field(sha256)
     start, end = wanted or (0, file.size)
     headers |= {"Content-Disposition": disposition(file.path), "Content-Length": str(end - start)}
     if wanted is not None:

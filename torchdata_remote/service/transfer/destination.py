@@ -63,10 +63,6 @@ class Destination:
         if "fcntl" not in globals():
             what = "pull needs flock, which Windows lacks. Read the dataset from the service instead (datasets://...)"
             raise StorageError(f"{folder}: {what}.", url=folder)
-        if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
-            what = "a file" if os.path.exists(self.folder) else "a link to nothing"
-            advice = f"Pass the folder that the files are pulled into, such as {os.path.dirname(self.folder)}"
-            raise StorageError(f"{self.folder} is {what}, expected a folder. {advice}.", url=self.folder)
         with os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
         self.is_writable = os.access(self.folder, os.W_OK | os.X_OK)
@@ -87,16 +83,12 @@ class Destination:
         path = self.absolute_path(LOCK_NAME)
         with os_errors(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        opened.callback(os.close, descriptor)
-        try:
+            opened.callback(os.close, descriptor)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             _log.warning("%s: another pull is running there; waiting until it ends", self.folder)
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # interrupted by signals such as Ctrl-C's
-        except OSError as error:
-            what = f"the file system has no locks ({error.strerror}), without which two pulls could write one file"
-            raise StorageError(f"{self.folder}: {what}. Pull to a local disk.", url=self.folder) from error
 
     def _find(self, below: str) -> None:
         """Find what is in a folder, without the reserved names of transfers; remove incomplete files."""
@@ -205,10 +197,7 @@ class Destination:
             with open(path, "rb") as file:
                 document = json.loads(file.read())
             held = str(document["dataset"])
-            files = {
-                str(path): Pulled(int(size), int(mtime_ns), str(sha256))
-                for path, (size, mtime_ns, sha256) in document["files"].items()
-            }
+            files = {path: Pulled(*known) for path, known in document["files"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

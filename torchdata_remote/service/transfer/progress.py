@@ -79,27 +79,21 @@ class TransferCounter:
         self._total_files, self._total_bytes = num_files, num_bytes
         self.report()
 
-    def add(
-        self, *, files: int = 0, num_bytes: int = 0, unchanged: int = 0, removed: int = 0, existing_bytes: int = 0
-    ) -> None:
+    def add(self, **counts: int) -> None:
         """Count what was done.
 
         Args:
-            files: that were copied.
-            num_bytes: that were sent or fetched.
-            unchanged: files that existed with the same content.
-            removed: files.
-            existing_bytes: that need not be copied; negative for bytes that must be copied again.
+            **counts: ``files`` that were copied, their ``num_bytes``; ``unchanged`` files, their ``existing_bytes``,
+                which need not be copied, and ``removed`` files.
         """
         with self._lock:
-            self._counts.update(files=files, bytes=num_bytes, unchanged=unchanged, removed=removed, old=existing_bytes)
+            self._counts.update(counts)
 
     def report(self) -> None:
         """Report the progress."""
         done = self._counts
-        now = TransferProgress(
-            done["files"] + done["unchanged"], self._total_files, done["bytes"] + done["old"], self._total_bytes
-        )
+        num_files, num_bytes = done["files"] + done["unchanged"], done["num_bytes"] + done["existing_bytes"]
+        now = TransferProgress(num_files, self._total_files, num_bytes, self._total_bytes)
         if self._on_progress is not None:
             self._on_progress(now)
         self._bar.note(f"{now.num_files:,}/{now.total_files:,} files")
@@ -108,4 +102,4 @@ class TransferCounter:
     def result(self, *, num_foreign: int) -> Transferred:
         """Return the result."""
         done, elapsed_s = self._counts, time.monotonic() - self._start_s
-        return Transferred(done["files"], done["bytes"], done["unchanged"], done["removed"], num_foreign, elapsed_s)
+        return Transferred(done["files"], done["num_bytes"], done["unchanged"], done["removed"], num_foreign, elapsed_s)
