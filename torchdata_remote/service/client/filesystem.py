@@ -8,7 +8,6 @@ import errno
 import io
 import json
 import logging
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -26,7 +25,6 @@ from ...storage import Entry, ObjectWriter, open_store
 from ...storage.dataset_service.store import DATASETS, MAX_PAGE, DatasetsStore
 
 T = TypeVar("T")
-_COPIED_BYTES = 32 << 20  # at once
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -34,7 +32,7 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
     """Dataset services as an fsspec filesystem. Paths are ``host:port/NAME/PATH``.
 
     A file becomes visible as a whole or not at all: it is not published if an exception leaves its ``with`` block, or
-    if it is never closed. Listings are not cached.
+    if it is never closed. Listings are not cached. Copies within a service are not offered: get and put the files.
 
     Args:
         token: of the service. ``None`` takes ``TORCHDATA_REMOTE_TOKEN`` of the environment, for this machine and
@@ -190,13 +188,6 @@ class DatasetsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ca
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         with self.open(path, "xb" if mode == "create" else "wb") as file:
             file.write(value)
-
-    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        if self.isdir(path1):
-            self.makedirs(path2, exist_ok=True)
-            return
-        with self.open(path1, "rb", cache_type="none") as source, self.open(path2, "wb") as target:
-            shutil.copyfileobj(source, target, _COPIED_BYTES)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Create a dataset. Folders in it exist as soon as they contain a file."""
