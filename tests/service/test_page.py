@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import subprocess
@@ -237,52 +236,23 @@ def test_deleting_needs_a_confirmation(page: Page, service: str, dataset: Datase
     assert name not in ask(service, "GET", "/datasets").body.decode()
 
 
-def watch(page: Page, held_from: int) -> None:
-    """Note the headers of each upload; from this number of parts on, keep parts back until ``release()``."""
+def watch(page: Page) -> None:
+    """Note the digest of each upload."""
     page.script(
-        """const { send, setRequestHeader } = XMLHttpRequest.prototype;
-        const most = arguments[0];
-        window.ranges = [];
+        """const { setRequestHeader } = XMLHttpRequest.prototype;
         window.digests = [];
-        window.release = null;
         XMLHttpRequest.prototype.setRequestHeader = function (name, value) {
-          if (name === "Content-Range") window.ranges.push(value);
           if (name === "Repr-Digest") window.digests.push(value);
           setRequestHeader.call(this, name, value);
-        };
-        XMLHttpRequest.prototype.send = function (body) {
-          if (window.ranges.length <= most) { send.call(this, body); return; }
-          window.release = () => { XMLHttpRequest.prototype.send = send; send.call(this, body); };
-        }""",
-        held_from,
+        };"""
     )
-
-
-def test_an_interrupted_upload_is_resumed(page: Page, service: str, dataset: Dataset, tmp_path: Path) -> None:
-    """After the page was closed, stored parts are not sent again."""
-    file = tmp_path / "big.bin"
-    parts = [bytes([number]) * PART_BYTES for number in range(5)]
-    file.write_bytes(b"".join(parts)[:-1000])
-    page.open(dataset.name)
-    watch(page, held_from=3)
-    page.choose("files", file)
-    page.until("window.release !== null")
-    page.open(dataset.name)
-    watch(page, held_from=len(parts))
-    page.choose("files", file)
-    page.wait_for_uploads(1)
-    again = [int(one.split()[1].partition("-")[0]) // PART_BYTES for one in page.script("return window.ranges")]
-    assert set(again) & {1, 2} == set(), "what was there is not sent again"
-    assert len(again) < len(parts)
-    assert hashlib.sha256(dataset.get("big.bin").body).digest() == hashlib.sha256(file.read_bytes()).digest()
-    assert all("'beforeunload'" in complaint for complaint in page.complaints())
 
 
 def test_each_upload_has_the_digest_of_its_file(page: Page, service: str, dataset: Dataset) -> None:
     """By which the service compares the bytes that it received."""
     contents = ["x" * size for size in (0, 3, 55, 56, 63, 64, 119, 1000)]  # around the blocks of SHA-256
     page.open(dataset.name)
-    watch(page, held_from=0)
+    watch(page)
     page.drop({f"{len(content)}.csv": content for content in contents})
     page.wait_for_uploads(len(contents))
     assert set(page.script("return window.digests")) == {digest_field(content.encode()) for content in contents}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -85,6 +86,12 @@ def test_a_root_a_port_or_a_certificate_that_cannot_be_used_is_named(
         assert ("PEM" in message, str(tmp_path / key) in message) == (True, True)
 
 
+def test_a_property_that_datasets_would_be_written_without_is_refused(failing: Callable[..., str]) -> None:
+    options = {"key": "k", "secret": "s", "s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}
+    message = failing("--root", "s3://a-bucket/d", "--storage-options", json.dumps(options))
+    assert "'ServerSideEncryption'" in message
+
+
 def test_a_root_is_served_by_one_process(served: str, served_root: Path, failing: Callable[..., str]) -> None:
     assert "served by another process" in failing("--root", str(served_root), "--port", "0")
     assert ask(served, "GET", "/healthz").status == 200
@@ -138,12 +145,11 @@ def test_digests_that_take_long_keep_neither_others_waiting_nor_the_service_from
         service = Service(tmp_path / "root", *NO_RESERVE, stderr=log)
         dataset = Dataset(service.address, root=tmp_path / "root")
         dataset.put("small", b"12345")
-        paths = [f"/datasets/{dataset.name}/files/{number}" for number in range(160)]  # more than there are threads
-        for path in paths:
-            with open(dataset.folder / path.rpartition("/")[2], "wb") as file:
+        for number in range(160):  # more than there are threads
+            with open(dataset.folder / f"{number:03}", "wb") as file:
                 file.truncate(1 << 40)
-        lines = ("Want-Repr-Digest: sha-256=1",)
-        digests = [stack.enter_context(begin(service.address, "GET", path, *lines)) for path in paths]
+        below = f"/datasets/{dataset.name}/files?digests=1&prefix="
+        digests = [stack.enter_context(begin(service.address, "GET", f"{below}{number:03}")) for number in range(160)]
         wait_for(lambda: metric(service.address, "requests_in_flight") > 160)
         for _ in range(5):
             assert ask(service.address, "GET", "/healthz").status == 200
@@ -200,11 +206,11 @@ def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tm
     service = Service(tmp_path, *NO_RESERVE)
     dataset, other = Dataset(service.address, root=tmp_path), Dataset(service.address, root=tmp_path)
     assert dataset.put("whole", b"1").status == 200
-    assert dataset.ask("PUT", "/files", tar_bytes({"batch/1": b"2"})).status == 200
+    assert dataset.unpack(tar_bytes({"batch/1": b"2"})).status == 200
     files = {f"{number:03}": b"%d" % number * 500 for number in range(3_000)}
     archive = tar_bytes(files)
     with contextlib.ExitStack() as stack:
-        for target in ("/files/deep/a", "", "?unpack=1"):
+        for target in ("/files/deep/a", "?unpack=1"):
             stack.enter_context(
                 begin(service.address, "PUT", f"/datasets/{dataset.name}{target}", "Content-Length: 100", sent=b"x")
             )
@@ -233,17 +239,12 @@ def test_a_service_that_was_killed_starts_again_with_the_complete_files_alone(tm
 
 def test_a_file_has_at_most_max_file_bytes(small: Dataset) -> None:
     dataset = Dataset(small.address, root=small.root)
-    for target in ("", "?unpack=1", "/files/a"):
+    for target in ("?unpack=1", "/files/a"):
         for body in (b"x" * 20_001, iter([b"x" * 12_000] * 2)):  # by Content-Length, or while it is received
             answer = dataset.ask("PUT", target, body)
             assert (answer.status, bool(answer.error)) == (413, True)
-    for first, total in ((0, 20_001), (19_995, "*")):
-        headers = {"Content-Range": f"bytes {first}-{first + 9}/{total}"}
-        assert dataset.ask("PUT", "/files/a?upload=12345678", b"x" * 10, headers).status == 413
     wait_for(lambda: below(dataset.folder) == set())
     assert dataset.put("a", b"x" * 20_000).status == 200
-    part = {"Content-Range": "bytes 19990-19999/20000"}
-    assert dataset.ask("PUT", "/files/b?upload=12345678", b"x" * 10, part).status == 202
 
 
 def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_them(tmp_path: Path) -> None:
@@ -251,10 +252,8 @@ def test_min_free_bytes_are_kept_free_on_the_disk_and_reading_goes_on_without_th
     (tmp_path / "d" / "a").write_bytes(b"1")
     with running_service(tmp_path, "--min-free-bytes", str(1 << 60)) as address:
         dataset = Dataset(address, "d", tmp_path)
-        part = {"Content-Range": "bytes 0-0/1"}
-        for target in ("", "?unpack=1", "/files/a", "/files/b?upload=12345678", "/files"):
-            body = tar_bytes({"x": b"1"}) if target == "/files" else b"x"
-            answer = dataset.ask("PUT", target, body, part if "upload" in target else {})
+        for target in ("?unpack=1", "/files/a"):
+            answer = dataset.ask("PUT", target, b"x")
             assert (answer.status, bool(answer.error)) == (507, True), target
         assert below(tmp_path) == {"d/a"}
         assert dataset.contents() == {"a": b"1"}
@@ -284,13 +283,12 @@ def test_with_a_small_limit_of_open_files_connections_wait_and_are_answered(tmp_
     assert "connections at once" in (tmp_path / "log").read_text()
 
 
-def test_writers_of_one_file_alone_and_in_batches_all_get_there(dataset: Dataset) -> None:
+def test_writers_of_one_file_alone_and_in_archives_all_get_there(dataset: Dataset) -> None:
     num_requests = 160  # more than there are threads
-    tar = tar_bytes([("a", b"1"), ("a", b"2")])
+    tar = tar_bytes({"a": b"2"})
     with ThreadPoolExecutor(num_requests) as pool:
         answers = pool.map(
-            lambda number: dataset.put("a", b"3") if number % 2 else dataset.ask("PUT", "/files", tar),
-            range(num_requests),
+            lambda number: dataset.put("a", b"3") if number % 2 else dataset.unpack(tar), range(num_requests)
         )
         assert {answer.status for answer in answers} == {200}
     assert dataset.get("a").body in (b"2", b"3")

@@ -9,7 +9,6 @@ import random
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -36,7 +35,7 @@ from torchdata_remote.errors import (
     UrlError,
 )
 
-BATCH = "/files"
+BATCH = "?unpack=1"
 MEDIUM = random.Random(1).randbytes((1 << 20) + 1)  # sent by itself, not in a batch
 TREE: Tree = {"cat/1": b"meow", "cat/2": b"", "dog/1": MEDIUM, "readme": b"pets"}
 _numbers = itertools.count()
@@ -212,7 +211,7 @@ def test_what_cannot_be_pushed_is_named_before_anything_is_sent(
         push(source, url, max_in_flight=0)
 
 
-@pytest.mark.parametrize("size", [10, len(MEDIUM), 33 << 20])
+@pytest.mark.parametrize("size", [10, 33 << 20])
 def test_a_file_that_changes_while_it_is_pushed_is_an_error(
     size: int, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
@@ -235,7 +234,7 @@ def flip_one_bit(body: bytes) -> bytes:
     return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :] if body else body
 
 
-@pytest.mark.parametrize("size", [50, len(MEDIUM), 33 << 20])
+@pytest.mark.parametrize("size", [50, len(MEDIUM)])
 def test_an_upload_that_is_damaged_on_the_way_is_repeated(
     size: int, proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
 ) -> None:
@@ -255,7 +254,7 @@ def test_an_upload_that_is_damaged_on_the_way_is_repeated(
     assert read_tree(tmp_path / "t") == {"a": bytes(size)}
 
 
-@pytest.mark.parametrize("sizes", [{"a": 50}, {"a": len(MEDIUM)}, {"a": 33 << 20}, {"a": 50, "b": 60}])
+@pytest.mark.parametrize("sizes", [{"a": 50}, {"a": len(MEDIUM)}, {"a": 50, "b": 60}])
 def test_an_upload_that_is_damaged_each_time_is_sent_twice_and_then_an_error(
     sizes: dict[str, int], proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
@@ -269,14 +268,14 @@ def test_an_upload_that_is_damaged_each_time_is_sent_twice_and_then_an_error(
     assert [one.partition("?")[0] for one in of_files(proxy, "PUT")] == ["a", "a"]
     assert sum(one.target.endswith(BATCH) and one.method == "PUT" for one in proxy.exchanges) == (len(sizes) > 1)
     dataset = Dataset(proxy.upstream, proxy_url.rpartition("/")[2])
-    assert dataset.contents() == ({} if len(sizes) == 1 else {"b": b"-" * 60})
+    assert dataset.contents() == {}
 
 
 @pytest.mark.parametrize(
     ("why", "status", "error", "sizes"),
     [
-        ("a link", 403, AccessDeniedError, [50, len(MEDIUM), 33 << 20]),
-        ("removed", 404, ObjectNotFoundError, [50, len(MEDIUM), 33 << 20]),
+        ("a link", 403, AccessDeniedError, [50, len(MEDIUM)]),
+        ("removed", 404, ObjectNotFoundError, [50, len(MEDIUM)]),
         ("a file in the way", 409, ObjectExistsError, [50, len(MEDIUM)]),
     ],
 )
@@ -339,36 +338,9 @@ def test_a_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
     assert read_tree(tmp_path / "t") == TREE
 
 
-# By one request that can be resumed, and by several at a time
-@pytest.mark.parametrize("num_mib", [33, 257])
-def test_a_large_download_that_is_damaged_on_the_way_is_repeated_once_and_never_kept(
-    num_mib: int, url: str, proxy: Proxy, proxy_url: str, tmp_path: Path
-) -> None:
-    tree: Tree = {"large": random.Random(2).randbytes(1 << 20) * num_mib}
-    write_tree(tmp_path / "s", tree)
-    push(tmp_path / "s", url)
-    damaged: list[int] = []
-
-    def damage(exchange: Exchange, body: bytes) -> bytes:
-        if exchange.method != "GET" or len(body) < 1 << 20 or len(damaged) >= times:
-            return body
-        damaged.append(exchange.number)
-        return bytes([body[0] ^ 1]) + body[1:]
-
-    proxy.change_response, times = damage, 1000
-    with pytest.raises(StorageError, match="received SHA-256"):
-        pull(proxy_url, tmp_path / "t")
-    assert not (tmp_path / "t" / "large").exists()
-    damaged.clear()
-    times = 1
-    pull(proxy_url, tmp_path / "t")
-    assert len(damaged) == 1
-    assert read_tree(tmp_path / "t") == tree
-
-
-@pytest.mark.parametrize("then", [b"new", MEDIUM[::-1], None])
+@pytest.mark.parametrize("then", [b"new", None])
 @pytest.mark.parametrize("path", ["cat/1", "dog/1"])
-def test_a_file_that_is_replaced_after_the_listing_is_fetched_in_its_new_version(
+def test_a_file_that_is_replaced_or_removed_during_a_pull_is_an_error_and_the_next_pull_has_its_new_version(
     path: str, then: bytes | None, pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
 ) -> None:
     after = {name: data for name, data in {**TREE, path: then}.items() if data is not None}
@@ -382,23 +354,11 @@ def test_a_file_that_is_replaced_after_the_listing_is_fetched_in_its_new_version
             push(tmp_path / "s", pets, delete=True)
 
     proxy.on_request = replace
-    pull(proxy_url, tmp_path / "t")
-    assert replaced
-    assert read_tree(tmp_path / "t") == after
-    assert counts(pull(pets, tmp_path / "t")) == (0, len(after), 0, 0)
-
-
-def test_a_file_that_is_replaced_continuously_is_an_error(
-    pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
-) -> None:
-    def replace(exchange: Exchange) -> None:
-        if exchange.method in ("GET", "POST") and "digests" not in exchange.target:
-            ask(proxy.upstream, "PUT", f"/datasets/{pets.rpartition('/')[2]}/files/cat/1", b"%d" % exchange.number)
-
-    proxy.on_request = replace
-    with pytest.raises(ObjectChangedError):
+    with pytest.raises(ObjectNotFoundError if then is None else ObjectChangedError):
         pull(proxy_url, tmp_path / "t")
-    assert not (tmp_path / "t" / "cat" / "1").exists()
+    assert not (tmp_path / "t" / path).exists()
+    pull(proxy_url, tmp_path / "t")
+    assert read_tree(tmp_path / "t") == after
 
 
 def test_what_another_push_completes_meanwhile_is_no_error(
@@ -444,7 +404,7 @@ def test_a_service_that_is_down_is_asked_again_and_then_an_error(tmp_path: Path)
 # Batches
 
 
-def test_small_files_are_sent_in_batches_and_a_damaged_one_again_by_itself(
+def test_small_files_are_sent_in_batches_and_those_of_a_damaged_one_again_by_themselves(
     proxy: Proxy, proxy_url: str, url: str, tmp_path: Path
 ) -> None:
     tree = {f"{number}": b"%d" % number * 20 for number in range(40)}
@@ -457,7 +417,8 @@ def test_small_files_are_sent_in_batches_and_a_damaged_one_again_by_itself(
     proxy.change_request = damage
     assert counts(push(tmp_path / "s", proxy_url, max_in_flight=4)) == (40, 0, 0, 0)
     assert sum(one.method == "PUT" and one.target.endswith(BATCH) for one in proxy.exchanges) == 4
-    assert of_files(proxy, "PUT") == ["7"]
+    assert len(of_files(proxy, "PUT")) == 10
+    assert "7" in of_files(proxy, "PUT")
     assert counts(push(tmp_path / "s", proxy_url)) == (0, 40, 0, 0)
     proxy.forget()
     pull(proxy_url, tmp_path / "t", max_in_flight=4)
@@ -478,7 +439,7 @@ def test_after_a_lost_answer_files_that_were_stored_are_not_sent_again(
 
     proxy.change_response = lose
     assert counts(push(tmp_path / "s", proxy_url, max_in_flight=1)) == (10, 0, 0, 0)
-    assert (of_files(proxy, "PUT"), len(of_files(proxy, "HEAD"))) == ([], 10)
+    assert of_files(proxy, "PUT") == []
     pull(url, tmp_path / "t")
     assert read_tree(tmp_path / "t") == tree
 
@@ -568,18 +529,6 @@ def test_a_folder_with_another_dataset_is_refused_and_another_name_of_the_host_i
         pull("/a/folder", tmp_path / "t")
     with pytest.raises(ValueError, match="max_in_flight"):
         pull(pets, tmp_path / "t", max_in_flight=0)
-
-
-def test_a_disk_without_enough_space_is_named_before_anything_is_fetched(
-    pets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    total = sum(map(len, TREE.values()))
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=total - 1, f_frsize=1))
-    with pytest.raises(StorageError, match=f"{total:,} bytes are needed and {total - 1:,} are free"):
-        pull(pets, tmp_path / "t")
-    assert read_tree(tmp_path / "t") == {}
-    monkeypatch.setattr("os.statvfs", lambda folder: SimpleNamespace(f_bavail=total, f_frsize=1))
-    assert counts(pull(pets, tmp_path / "t")) == (4, 0, 0, 0)
 
 
 def test_a_disk_that_fills_up_is_an_error_and_the_pull_may_go_on(pets: str, tmp_path: Path) -> None:

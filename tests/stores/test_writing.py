@@ -232,7 +232,7 @@ def test_a_response_to_a_large_object_that_is_lost_or_wrong_is_made_up_for(folde
         for seen in of_shard
         if not {".tar.idx", ".tar.keys"} & set(re.findall(r"\.tar\.\w+", unquote(seen.target)))
     ]
-    ends = [seen for seen in of_shard if len(seen.body) <= 1 << 20]
+    ends = [seen for seen in of_shard if len(seen.body) <= 1 << 20] or of_shard  # a dataset service gets it by one
     part = next(seen for seen in of_shard if len(seen.body) > 1 << 20)
 
     def key(seen: Request) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ COMMANDS = {
     "process, as stream_shards() and stream_files() read them",
     "cost": "count the requests and bytes of an epoch, of all ranks and workers together, and what they cost",
     "top": "show what the ranks and workers of a running training do, and what they wait for",
-    "serve": "host datasets over HTTP: the folders of a local folder, or of any writable URL",
+    "serve": "host datasets over HTTP: the folders of a local folder, or of a bucket of S3, Google or Azure",
     "render": "render a TrainingJob as Kubernetes manifests",
     "push": "copy a folder into a dataset of a service",
     "pull": "copy a dataset of a service into a folder",

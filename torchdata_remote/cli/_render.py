@@ -58,14 +58,16 @@ def _run(args: argparse.Namespace) -> int:
     )
     source = "standard input" if args.job == _STANDARD_INPUT else printable(args.job)
     try:
-        from ..service.kubernetes.yaml_documents import read_documents, write_documents  # PyYAML is optional
+        from ..service.kubernetes.documents import read_documents, write_documents  # PyYAML is optional
     except ImportError as error:
         raise JobError(str(error)) from error
     try:
         content = sys.stdin.buffer.read() if args.job == _STANDARD_INPUT else _read(args.job)
     except OSError as error:
         raise JobError(f"{source}: cannot be read: {error.strerror or error}.") from error
-    jobs = [TrainingJob.parse(document, position) for document, position in read_documents(content, source)]
+    documents = read_documents(content, source)
+    names = [source] if len(documents) == 1 else [f"{source}, document {i}" for i in range(1, len(documents) + 1)]
+    jobs = [TrainingJob.parse(document, name) for document, name in zip(documents, names, strict=True)]
     if not jobs:
         raise JobError(f"{source}: expected a TrainingJob, got an empty document.")
     _require_different_names(jobs, source)
@@ -85,9 +87,10 @@ def _require_different_names(jobs: list[TrainingJob], source: str) -> None:
     """Raise if two jobs have the same name: applying one would replace the other."""
     seen: set[tuple[str | None, str]] = set()
     for job in jobs:
-        if (job.namespace, job.name) in seen:
+        namespace = job.metadata.get("namespace")
+        if (namespace, job.name) in seen:
             raise JobError(f"{source}: metadata.name: {job.name!r} is used twice; each job needs its own name.")
-        seen.add((job.namespace, job.name))
+        seen.add((namespace, job.name))
 
 
 def _read(path: str) -> bytes:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 from ..errors import ServiceError
-from ..service.server.stop_signals import StopSignals
 from ._shared import (
     Commands,
     add_command,
@@ -27,8 +25,8 @@ def add(commands: Commands) -> None:
         commands,
         "serve",
         _run,
-        description="host datasets over HTTP: the folders of a local folder, or of any writable URL. A web page shows "
-        "them and accepts uploads.",
+        description="host datasets over HTTP: the folders of a local folder, or of a bucket of S3, Google or Azure, "
+        "which several services may serve. A web page shows them and accepts uploads.",
         example="serve --root /data --host 0.0.0.0 --token-file token",
     )
     parser.add_argument(
@@ -63,31 +61,18 @@ def add(commands: Commands) -> None:
         metavar="SECONDS",
         help="time limit of a request's head, and of an idle connection (default: 30)",
     )
+    parser.add_argument(
+        "--pass-through",
+        action="store_true",
+        help="send the files of a bucket, where clients cannot reach it (default: redirect reads to signed URLs of it)",
+    )
     add_storage_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        with StopSignals().handled():  # also while libraries are imported
-            _serve(args)
-    except (KeyboardInterrupt, SystemExit):
-        _ignore_signals()
-        raise
-    _ignore_signals()
-    return 0
-
-
-def _ignore_signals() -> None:
-    """Ignore further signals: the process ends already, and its exit status is that of the first one."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _serve(args: argparse.Namespace) -> None:
-    try:
-        from ..service.server.http.http_server import Certificate
         from ..service.server.limits import ServiceLimits
-        from ..service.server.run import serve  # its libraries are optional
+        from ..service.server.serving import Certificate, serve  # its libraries are optional
     except ImportError as error:
         raise ServiceError(f"{error}. The service needs: pip install 'torchdata_remote[service]'") from error
     limits = {
@@ -114,5 +99,7 @@ def _serve(args: argparse.Namespace) -> None:
         certificate=certificate,
         limits=ServiceLimits(**{name: value for name, value in limits.items() if value is not None}),
         storage_options=args.storage_options,
+        pass_through=args.pass_through,
         on_listening=report,
     )
+    return 0

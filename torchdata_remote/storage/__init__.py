@@ -1,5 +1,6 @@
 """Transports behind one interface: open a store by the URL of an object."""
 
+from .errors import translate_errors
 from .listing import list_folder, list_tables
 from .local.names import PARTIAL_SUFFIX, broken_link, is_internal_name, symlink_error
 from .local.store import LocalStore, LocalWriter, version_of
@@ -9,7 +10,6 @@ from .protocol import (
     ConditionalStore,
     Entry,
     EntryTable,
-    FolderStore,
     ObjectWriter,
     Page,
     RangeNotSatisfiableError,
@@ -29,7 +29,6 @@ __all__ = [
     "Connection",
     "Entry",
     "EntryTable",
-    "FolderStore",
     "LocalStore",
     "LocalWriter",
     "ObjectWriter",
@@ -48,5 +47,6 @@ __all__ = [
     "read_whole",
     "single_chunk",
     "symlink_error",
+    "translate_errors",
     "version_of",
 ]

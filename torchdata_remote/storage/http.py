@@ -53,15 +53,16 @@ class HttpClient:
         return origin_of(url) == self._origin
 
     def follow(
-        self, url: str, shown: str, headers: Mapping[str, str], own: Mapping[str, str]
+        self, url: str, shown: str, headers: Mapping[str, str], own: Mapping[str, str], *, method: str = "GET"
     ) -> Iterator[tuple[str, Any, str | None]]:
-        """Send a GET, and follow redirects.
+        """Send a request that only reads, and follow redirects.
 
         Args:
             url: of the first request, which may be signed, and is not shown.
             shown: URL for errors.
             headers: of each request.
             own: headers that no other server may get, such as a token.
+            method: GET or HEAD.
 
         Yields:
             A URL, its response without the body, and the URL to which that redirects.
@@ -70,7 +71,7 @@ class HttpClient:
             with _errors(shown):
                 sent = {**IDENTITY, **headers, **(own if self.is_at_server(url) else {})}
                 pools = self._pools.manager(url)
-                response = pools.urlopen("GET", url, headers=sent, redirect=False, preload_content=False)
+                response = pools.urlopen(method, url, headers=sent, redirect=False, preload_content=False)
                 location = response.get_redirect_location()
                 following = urljoin(url, location) if location else None
             mark_host_known(shown)

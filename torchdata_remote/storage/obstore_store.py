@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import obstore
 
 from ..errors import ObjectNotFoundError, StorageError
-from .errors import from_status
 from .folder_walk import page_after
 from .local.names import PARTIAL_SUFFIX
 from .obstore_reader import ObstoreReader, Wanted
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
-_IsLeft = Callable[[str, float | None], bool]
 PAGE_KEYS = 1000
 MAX_HEADS = 64  # in one page, for empty objects; more of them are listed by fsspec, which shows the ends of keys
-_FOLDER = f".folder{PARTIAL_SUFFIX}"  # an empty folder has an object of this name; its listing omits it
 _MAX_CHARACTER = "\U0010ffff"
 _MAX_NAME_BYTES = 1024
 _PARTIAL = re.compile(rf"\.(.*)-[0-9a-f]{{32}}{re.escape(PARTIAL_SUFFIX)}", re.DOTALL)
@@ -356,14 +353,8 @@ class ObstoreStore(ObstoreReader):
             name = path[len(folder) :]
             return "/" not in name and is_ours(own_name(name) or name)
 
-        self._remove_unfinished(prefix, f"{folder}.{prefix[len(folder) :]}", is_left)
-
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        self._remove_unfinished(path, path, lambda _, began_s: began_s is not None and began_s < before_s)
-
-    def _remove_unfinished(self, prefix: str, hidden: str, is_left: _IsLeft) -> None:
         if self.bucket.hides_uploads:
-            for entry in self._all(hidden):
+            for entry in self._all(f"{folder}.{prefix[len(folder) :]}"):
                 if own_name(entry.path) is not None and is_left(entry.path, entry.modified_s):
                     self.delete(entry.path)
         self.bucket.remove_unfinished(self, prefix, is_left)
@@ -395,16 +386,9 @@ class ObstoreStore(ObstoreReader):
         except _UnclearKeysError:
             return True
 
-    def make_folder(self, path: str) -> None:
-        if self.has_folder(path):
-            raise from_status(412, "", self.url(path), writing=True)
-        self.create(path + _FOLDER, overwrite=False).commit()
-
     def remove_folder(self, path: str) -> None:
         for entry in self._all(path):
-            if entry.path != path + _FOLDER:
-                self.delete(entry.path)
-        self.delete(path + _FOLDER)  # it is last: until then the folder exists
+            self.delete(entry.path)
 
 
 def _before(prefix: str) -> str:

@@ -250,30 +250,3 @@ class ConditionalStore(Store, Protocol):
 
     def read_if_changed(self, path: str, start: int, end: int | None, etag: str) -> Answer | None:
         """Read as :meth:`Store.read`, in one request; ``None`` if the object still has this etag (If-None-Match)."""
-
-
-@runtime_checkable
-class FolderStore(Store, Protocol):
-    """A store with folders, which may be empty, and with listings that start after any path.
-
-    The path of a folder ends with a slash.
-    """
-
-    def list_after(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        """List, sorted, at most ``limit`` of the objects that begin with ``prefix`` and come after the path ``after``.
-
-        The token is the ``after`` of the next page, ``None`` on the last page. Without ``recursive``, ``folders`` has
-        the folders in the folder of ``prefix``, and ``limit`` counts objects and folders together.
-        """
-
-    def has_folder(self, path: str) -> bool:
-        """Whether the folder, or an object in it, exists."""
-
-    def make_folder(self, path: str) -> None:
-        """Create an empty folder; an existing one is an ``ObjectExistsError``."""
-
-    def remove_folder(self, path: str) -> None:
-        """Delete a folder with all objects in it; a missing one is no error."""
-
-    def remove_old_leftovers(self, path: str, before_s: float) -> None:
-        """Remove unfinished writes in a folder and below it that started before a time (seconds since 1970)."""

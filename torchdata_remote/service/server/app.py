@@ -6,48 +6,36 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Route, Router
 
-from ...errors import RemoteDataError
-from ...inspection import draw_sheet, summarize
-from .blocking import run_blocking, set_number_of_threads
-from .context import ServiceContext
-from .datasets.dataset_root import DatasetRoot
-from .datasets.file_metadata import location
-from .http.error_responses import error_response
-from .http.json_response import JSONResponse
+from . import routes
+from .access import AccessMiddleware
+from .context import Context, open_root
 from .limits import ServiceLimits
-from .maintenance import Maintenance, exclusive_lock
-from .middleware import AccessMiddleware, Metrics
-from .problems import Problem
-from .routes import batch_routes, dataset_routes, file_routes
-from .routes.downloads import Downloads
-from .routes.openapi import describe
-from .stopping import ServiceStoppedError, Stopping
+from .problems import JSONResponse
+from .responses import NO_SNIFF
+from .threads import run_blocking
 
 _PAGE = {
     "": ("index.html", "text/html"),
+    "openapi.json": ("openapi.json", "application/json"),
     "app.js": ("app.js", "text/javascript"),
     "sha256.js": ("sha256.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
 }
 _READING = ("GET", "HEAD")
-STOPPING = "stopping"  # in the state of the lifespan: set it when the process is told to end
+_CLEANING_S = 3600.0
 _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    **NO_SNIFF,
 }
-
-T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
 
 
@@ -57,7 +45,8 @@ def make_app(
     token: str | None,
     limits: ServiceLimits = ServiceLimits(),  # noqa: B008  # it is frozen
     storage_options: Mapping[str, Any] | None = None,
-) -> ASGIApp:
+    pass_through: bool = False,
+) -> AccessMiddleware:
     """Create the dataset service as an ASGI application.
 
     Args:
@@ -65,6 +54,7 @@ def make_app(
         token: required of requests; ``None`` accepts requests to loopback addresses only.
         limits: of requests.
         storage_options: for the store, in fsspec's vocabulary.
+        pass_through: whether files of a bucket are sent by the service, and clients are not redirected to the bucket.
 
     Raises:
         UrlError: for a root that cannot be written to.
@@ -78,58 +68,52 @@ def make_app(
         201
         {'datasets': [{'name': 'pets', 'location': '/datasets/pets'}]}
     """
-    context = ServiceContext.at(DatasetRoot(root, storage_options), limits)
-    metrics = Metrics(context.root)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Stopping]]:
-        set_number_of_threads()
-        with exclusive_lock(context):
-            maintenance = await run_blocking(lambda: Maintenance(context))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(maintenance.run)
-                try:
-                    yield {STOPPING: context.stopping}
-                finally:
-                    context.stopping.set()
-                    tasks.cancel_scope.cancel()
-
-    async def metrics_response(request: Request) -> Response:
-        text = await run_blocking(metrics.text)  # which asks the disk for its free space
-        return Response(text, media_type="text/plain; version=0.0.4")
-
-    dataset, file = "/datasets/{name}", "/datasets/{name}/files/{path:path}"
-    app = Starlette(
-        routes=[
+    dataset = "/datasets/{name}"
+    router = Router(
+        [
             _route("/", GET=_page),
             _route("/page/{part}", GET=_page),
             _route("/healthz", GET=_health),
-            _route("/metrics", GET=metrics_response),
-            _route("/openapi.json", GET=_description),
-            _route("/datasets", GET=dataset_routes.list_datasets, POST=dataset_routes.create_dataset),
-            _route(
-                dataset,
-                GET=dataset_routes.get_dataset,
-                PUT=dataset_routes.put_dataset,
-                DELETE=dataset_routes.delete_dataset,
-            ),
-            _route(dataset + "/summary", GET=_summary),
-            _route(dataset + "/sheet.png", GET=_sheet),
-            _route(
-                dataset + "/files",
-                GET=file_routes.list_files,
-                POST=batch_routes.get_batch,
-                PUT=batch_routes.put_batch,
-            ),
-            _route(file, GET=file_routes.get_file, PUT=file_routes.put_file, DELETE=file_routes.delete_file),
+            _route("/metrics", GET=_metrics),
+            _route("/openapi.json", GET=_page),
+            _route("/datasets", GET=routes.list_datasets, POST=routes.create_dataset),
+            _route(dataset, GET=routes.get_dataset, PUT=routes.put_dataset, DELETE=routes.delete_dataset),
+            _route(dataset + "/summary", GET=routes.summary),
+            _route(dataset + "/sheet.png", GET=routes.sheet),
+            _route(dataset + "/files", GET=routes.list_files, POST=routes.get_batch),
+            _route(dataset + "/files/{path:path}", GET=routes.get_file, PUT=routes.put_file, DELETE=routes.delete_file),
         ],
-        exception_handlers={HTTPException: _http_problem, ClientDisconnect: _client_disconnected}
-        | dict.fromkeys((Problem, RemoteDataError, OSError, ServiceStoppedError), _problem),
+        redirect_slashes=False,
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False
-    app.state.context = context
-    return AccessMiddleware(Downloads(app, context), token=token, metrics=metrics)
+    return AccessMiddleware(
+        router, Context(open_root(root, storage_options, pass_through=pass_through), limits), token=token
+    )
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: AccessMiddleware) -> AsyncIterator[None]:
+    """Serve the root in this block, and clean it up now and then."""
+    context = app.context
+    with context.root.served():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_clean, context)
+            try:
+                yield
+            finally:
+                context.stopping.is_set = True
+                tasks.cancel_scope.cancel()
+
+
+async def _clean(context: Context) -> None:
+    """Remove what killed services left, at the start and every hour. An error is no reason to end the service."""
+    while True:
+        try:
+            await run_blocking(lambda: context.root.clean(context.stopping), "remove")
+        except Exception as error:  # noqa: BLE001  # of the store or the disk, or a defect: others are served
+            if not context.stopping.is_set:
+                _log.warning("A clean-up of %s failed, and will be repeated: %s", context.root.url, error)
+        await anyio.sleep(_CLEANING_S)
 
 
 def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Route:
@@ -137,12 +121,11 @@ def _route(path: str, **answers: Callable[[Request], Awaitable[Response]]) -> Ro
 
     async def answer(request: Request) -> Response:
         handler = answers["GET" if request.method in _READING else request.method]
-        if request.method in _READING or handler is batch_routes.get_batch:
-            return await handler(request)
         try:
             return await handler(request)
         finally:
-            ServiceContext.of(request).summaries.invalidate(request.path_params.get("name"))
+            if request.method not in _READING and handler is not routes.get_batch:
+                Context.of(request).changed(request.path_params.get("name", ""))
 
     answer.__name__ = path.replace(":path", "")  # the label of its metrics
     return Route(path, answer, methods=list(answers))
@@ -152,62 +135,15 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _description(request: Request) -> Response:
-    return JSONResponse(describe())
+async def _metrics(request: Request) -> Response:
+    text = await run_blocking(request.app.metrics.text)  # which asks the disk for its free space
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 async def _page(request: Request) -> Response:
-    name, kind = _PAGE.get(request.path_params.get("part", ""), (None, None))
+    part = request.path_params.get("part", request.url.path.lstrip("/"))
+    name, kind = _PAGE.get(part, (None, None))
     if name is None:
         raise HTTPException(404)
     text = files(__package__).joinpath("page", name).read_bytes()
     return Response(text, headers={**_SECURITY_HEADERS, "Cache-Control": "no-cache"}, media_type=kind)
-
-
-async def _summary(request: Request) -> Response:
-    context, name, inside = (
-        ServiceContext.of(request),
-        request.path_params["name"],
-        file_routes.bool_parameter(request, "inside", True),
-    )
-    url = await run_blocking(lambda: context.root.dataset_url(name))
-    summary = await _look_into(
-        context,
-        name,
-        f"summary {inside}",
-        lambda: summarize(url, context.root.options, look_inside=inside, files=context.root.file_urls(name)),
-    )
-    return JSONResponse({"name": name, "location": location(name), **summary.as_json()})
-
-
-async def _sheet(request: Request) -> Response:
-    context, name = ServiceContext.of(request), request.path_params["name"]
-    url = await run_blocking(lambda: context.root.dataset_url(name))
-    sheet = await _look_into(
-        context, name, "sheet", lambda: draw_sheet(url, context.root.options, files=context.root.file_urls(name))
-    )
-    if sheet is None:
-        raise HTTPException(404, f"There are no images in {name!r}.")
-    return Response(sheet, headers={"Cache-Control": "no-cache", **_SECURITY_HEADERS}, media_type="image/png")
-
-
-async def _look_into(context: ServiceContext, name: str, kind: str, compute: Callable[[], T]) -> T:
-    """Return a summary of a dataset. Other requests for it wait without a thread, and then find it in the cache."""
-    async with context.in_turn.held_in_loop(("summary", name)):
-        return await run_blocking(lambda: context.summaries.get(name, kind, compute), context.lanes.summarizing)
-
-
-async def _client_disconnected(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "The client disconnected."}, 400)  # never received
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    messages = {404: f"There is nothing at {request.url.path:.200}. GET /openapi.json lists all paths."}
-    default = error.detail in ("Not Found", "")
-    message = messages.get(error.status_code, error.detail) if default else error.detail
-    return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    return error_response(error, f"{request.method} {request.url.path}", ServiceContext.of(request).root.url)

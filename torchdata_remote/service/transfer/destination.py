@@ -1,222 +1,217 @@
-"""The folder that is pulled into, accessed by descriptors, so that no link below it is followed."""
+"""The folder that is pulled into: no link below it is followed; it is locked; its state."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
+import logging
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...errors import StorageError
-from .names import is_partial, is_reserved
-from .os_errors import translate_os_errors
+from ...core.early_writeback import EarlyWriteback, SharedSync
+from ...errors import ObjectExistsError, StorageError
+from ...storage import PARTIAL_SUFFIX, is_internal_name
+from .jobs import os_errors
 
-_IS_POSIX = hasattr(os, "O_NOFOLLOW")  # not on Windows, which has no descriptors of folders either
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC if _IS_POSIX else 0
-# O_NONBLOCK: opening a named pipe would wait for a writer
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _IS_POSIX else 0
+with contextlib.suppress(ImportError):  # Windows, where Destination raises an error
+    import fcntl
+
+STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
+_PARTIAL_PREFIX = ".pull-"
+_log = logging.getLogger("torchdata_remote")
 
 
-class FileStatus(NamedTuple):
-    """Size and modification time of a file."""
+class Pulled(NamedTuple):
+    """A file that was pulled."""
 
     size: int
     mtime_ns: int
+    sha256: str
 
 
-class FolderSnapshot(NamedTuple):
-    """Content of the folder, by path.
+class Written(NamedTuple):
+    """A complete file, under a temporary name in its folder."""
 
-    Args:
-        files: regular files.
-        others: links and other entries that are neither file nor folder.
-        folders: below it.
-        partial: incomplete files of earlier pulls.
-    """
-
-    files: dict[str, FileStatus]
-    others: set[str]
-    folders: set[str]
-    partial: set[str]
+    path: str
+    temporary: str
+    mtime_ns: int
 
 
-class DestinationFolder:
-    """A folder that is kept open during a ``with`` block.
+class Destination:
+    """A folder that is held during a ``with`` block, by one pull of all that share it.
+
+    The others wait. The kernel releases the lock (``flock``) of a killed process; its file stays, because processes
+    that wait for a removed one would hold another lock than those that come later.
 
     Args:
         folder: created if it does not exist. It may be a link itself.
 
     Raises:
-        StorageError: on Windows.
+        StorageError: on Windows, and if the file system has no locks.
+
+    Attributes:
+        files: regular files in the folder, by path: size in bytes, and modification time in nanoseconds.
+        others: links and other entries that are neither file nor folder.
+        folders: below it.
     """
 
     def __init__(self, folder: str) -> None:
-        if not _IS_POSIX:
-            raise StorageError(
-                f"{folder}: pull needs POSIX file descriptors, which Windows lacks. Read the dataset from the service "
-                "instead (datasets://...).",
-                url=folder,
-            )
         self.folder = os.path.abspath(os.path.expanduser(folder))
-        if os.path.lexists(self.folder) and not os.path.isdir(self.folder):
-            what = "a file" if os.path.exists(self.folder) else "a link to nothing"
-            raise StorageError(
-                f"{self.folder} is {what}, expected a folder. Pass the folder that the files are pulled into, such as "
-                f"{os.path.dirname(self.folder)}.",
-                url=self.folder,
-            )
-        with translate_os_errors(self.folder):
+        self._sync, self._numbers = SharedSync(), itertools.count()
+        if "fcntl" not in globals():
+            what = "pull needs flock, which Windows lacks. Read the dataset from the service instead (datasets://...)"
+            raise StorageError(f"{folder}: {what}.", url=folder)
+        with os_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
-            self._root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self.is_writable = os.access(".", os.W_OK | os.X_OK, dir_fd=self._root)
+        self.is_writable = os.access(self.folder, os.W_OK | os.X_OK)
+        self.files, self.others, self.folders = dict[str, tuple[int, int]](), set[str](), set[str]()
 
-    def __enter__(self) -> DestinationFolder:
+    def __enter__(self) -> Destination:
+        with contextlib.ExitStack() as opened:
+            if self.is_writable:  # else there is nothing to lock
+                self._lock(opened)
+            self._find("")
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._root)
+        self._opened.close()
+
+    def _lock(self, opened: contextlib.ExitStack) -> None:
+        path = self.absolute_path(LOCK_NAME)
+        with os_errors(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            opened.callback(os.close, descriptor)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            _log.warning("%s: another pull is running there; waiting until it ends", self.folder)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # interrupted by signals such as Ctrl-C's
+
+    def _find(self, below: str) -> None:
+        """Find what is in a folder, without the reserved names of transfers; remove incomplete files."""
+        with os_errors(self.absolute_path(below)), os.scandir(self.absolute_path(below)) as entries:
+            for entry in entries:
+                path = below + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    self.folders.add(path)
+                    self._find(path + "/")
+                elif not entry.is_file(follow_symlinks=False):
+                    self.others.add(path)
+                elif not is_internal_name(entry.name):
+                    status = entry.stat(follow_symlinks=False)
+                    self.files[path] = status.st_size, status.st_mtime_ns
+                elif entry.name.startswith(_PARTIAL_PREFIX) and self.is_writable:
+                    os.unlink(entry.path)
 
     def absolute_path(self, path: str) -> str:
-        """Return the path of a file for messages."""
+        """Return the path of a file in the file system."""
         return f"{self.folder}/{path}"
 
-    @contextlib.contextmanager
-    def parent_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder of a path; yield its descriptor and the base name.
+    def _parent(self, path: str) -> str:
+        """Return the folder of a path, which is made if it is missing. A link on the way is an error."""
+        parent = self.absolute_path(path).rpartition("/")[0]
+        with os_errors(parent):
+            os.makedirs(parent, exist_ok=True)
+        if os.path.realpath(parent) != os.path.join(os.path.realpath(self.folder), os.path.dirname(path)).rstrip("/"):
+            what = "here a link or a file is in the way, and links are not followed: remove it"
+            raise StorageError(f"{parent}: {what}.", url=parent)
+        return parent
 
-        Args:
-            path: below this folder.
-            make: whether missing folders are created.
+    def write(self, files: Iterable[tuple[str, Iterable[bytes | memoryview]]]) -> Iterator[Written]:
+        """Write files under temporary names. Each is removed if its pieces end with an error."""
+        for _, group in itertools.groupby(files, lambda file: file[0].rpartition("/")[0]):
+            parent = ""
+            for path, pieces in group:
+                parent = parent or self._parent(path)
+                temporary = f"{parent}/{_PARTIAL_PREFIX}{next(self._numbers)}{PARTIAL_SUFFIX}"
+                with os_errors(temporary), contextlib.ExitStack() as on_error:
+                    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                    on_error.callback(os.unlink, temporary)
+                    try:
+                        writeback = EarlyWriteback(descriptor)
+                        for piece in pieces:
+                            left = memoryview(piece)
+                            while left:
+                                left = left[os.write(descriptor, left) :]
+                            writeback.wrote(len(piece))
+                        written = Written(path, temporary, os.fstat(descriptor).st_mtime_ns)
+                    finally:
+                        os.close(descriptor)
+                    on_error.pop_all()
+                yield written
 
-        Raises:
-            StorageError: for links on the way, and instead of errors of the operating system in the block.
-        """
-        *folders, name = path.split("/")
-        with translate_os_errors(self.absolute_path(path)):
-            descriptor = os.dup(self._root)
-            try:
-                for folder in folders:
-                    if make:
-                        with contextlib.suppress(FileExistsError):
-                            os.mkdir(folder, dir_fd=descriptor)
-                    below = os.open(folder, _FOLDER, dir_fd=descriptor)
+    @staticmethod
+    def discard(file: Written) -> None:
+        """Remove a file that was written and has no name yet."""
+        os.unlink(file.temporary)
+
+    def publish(self, files: list[Written]) -> None:
+        """Give complete files their names when they are on disk: by one sync, which takes a tenth of one for each."""
+        if files:
+            self._settle([file.temporary for file in files])
+        for parent, group in itertools.groupby(files, lambda file: os.path.dirname(file.temporary)):
+            one = next(group)
+            self._parent(one.path)
+            with os_errors(parent):
+                for file in (one, *group):
+                    os.rename(file.temporary, self.absolute_path(file.path))
+
+    def _settle(self, paths: list[str]) -> None:
+        for path in [self.folder, *paths]:
+            with os_errors(path):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    if path == self.folder:
+                        if len(paths) > 1 and self._sync.wait(descriptor):
+                            return
+                    else:
+                        os.fsync(descriptor)
+                finally:
                     os.close(descriptor)
-                    descriptor = below
-                yield descriptor, name
-            finally:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def open_for_reading(self, path: str) -> Iterator[int]:
-        """Open a regular file."""
-        with self.parent_of(path) as (folder, name):
-            descriptor = os.open(name, _READ, dir_fd=folder)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise StorageError(f"{self.absolute_path(path)} is not a file.", url=self.absolute_path(path))
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[int]:
-        """Create a file for writing. An existing one is removed, not overwritten."""
-        with self.parent_of(path, make=True) as (folder, name):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-            descriptor = os.open(name, _CREATE, 0o666, dir_fd=folder)
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def write_file(self, path: str, temporary: str, data: bytes) -> int:
-        """Write a small file, which becomes visible when it is complete and on disk; return its date.
-
-        Args:
-            path: below this folder.
-            temporary: base name of the incomplete file. An existing one is removed, not overwritten.
-            data: all of it.
-
-        Returns:
-            Modification time in nanoseconds.
-        """
-        with self.parent_of(path, make=True) as (folder, name):
-            try:
-                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
-            except FileExistsError:
-                os.unlink(temporary, dir_fd=folder)
-                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-                os.fsync(descriptor)
-                mtime_ns = os.fstat(descriptor).st_mtime_ns
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
-            finally:
-                os.close(descriptor)
-        return mtime_ns
-
-    @contextlib.contextmanager
-    def open_existing(self, path: str, flags: int) -> Iterator[int]:
-        """Open a file that a pull wrote."""
-        with self.parent_of(path) as (folder, name):
-            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                    raise StorageError(
-                        f"{self.absolute_path(path)} is not what was written there. Remove it and ask again."
-                    )
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    def rename(self, name: str, path: str) -> None:
-        """Rename a file to its final path; ``name`` is its present base name, in the same folder."""
-        with self.parent_of(path) as (folder, final):
-            os.rename(name, final, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, path: str) -> list[str]:
-        """Remove a file if it exists, and the folders that become empty; return these folders."""
-        folders = []
-        with contextlib.suppress(FileNotFoundError), self.parent_of(path) as (folder, name):
-            os.unlink(name, dir_fd=folder)
-        above = path.rpartition("/")[0]
-        while above:
-            try:
-                with self.parent_of(above) as (folder, name):
-                    os.rmdir(name, dir_fd=folder)
-            except OSError:  # not empty
-                break
-            folders.append(above)
-            above = above.rpartition("/")[0]
-        return folders
+        """Remove a file, and the folders that become empty; return all of them."""
+        removed = [path]
+        with os_errors(self.absolute_path(path)), contextlib.suppress(FileNotFoundError):
+            os.unlink(self.absolute_path(path))
+        with contextlib.suppress(OSError):  # not empty
+            while path := path.rpartition("/")[0]:
+                os.rmdir(self.absolute_path(path))
+                removed.append(path)
+        return removed
 
-    def snapshot(self) -> FolderSnapshot:
-        """List the folder, without the reserved names of transfers."""
-        found = FolderSnapshot({}, set(), set(), set())
-        left = [""]
-        while left:
-            below = left.pop()
-            with self.parent_of(below + "_") as (folder, _), os.scandir(folder) as entries:
-                for entry in entries:
-                    path = below + entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        found.folders.add(path)
-                        left.append(path + "/")
-                    elif not entry.is_file(follow_symlinks=False):
-                        found.others.add(path)
-                    elif is_partial(entry.name):
-                        found.partial.add(path)
-                    elif not is_reserved(entry.name):
-                        status = entry.stat(follow_symlinks=False)
-                        found.files[path] = FileStatus(status.st_size, status.st_mtime_ns)
-        return found
+    def load_state(self, dataset: str) -> dict[str, Pulled]:
+        """Read which files earlier pulls wrote; none if there is no state, or an invalid one.
+
+        Args:
+            dataset: that is pulled now, with the folder in it.
+
+        Raises:
+            ObjectExistsError: if the folder holds another dataset.
+        """
+        path = self.absolute_path(STATE_NAME)
+        try:
+            with open(path, "rb") as file:
+                document = json.loads(file.read())
+            held = str(document["dataset"])
+            files = {path: Pulled(*known) for path, known in document["files"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("%s cannot be read (%r): every file is hashed", path, error)
+            return {}
+        if held != dataset:
+            raise ObjectExistsError(
+                f"{self.folder} holds the dataset {held!r}, and {dataset!r} is to be pulled there. Pull into another "
+                f"folder; or remove {STATE_NAME}, and its files count as not pulled.",
+                url=self.folder,
+            )
+        return files
+
+    def save_state(self, dataset: str, files: Mapping[str, Pulled]) -> None:
+        """Write which files pulls wrote, so that they are not hashed again and may be removed."""
+        document = json.dumps({"dataset": dataset, "files": files}).encode()
+        self.publish(list(self.write([(STATE_NAME, [document])])))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 from ...core.notices.progress_bar import Progress
@@ -64,18 +64,14 @@ class TransferCounter:
     def __init__(self, on_progress: OnProgress | None, title: str, *, shown: bool) -> None:
         self._on_progress = on_progress
         self._bar = Progress(title, None, "B", shown=shown and on_progress is None)
-        self._start_s = time.monotonic()
-        self._lock = threading.RLock()
+        self._start_s, self._lock = time.monotonic(), threading.RLock()
+        self._counts: Counter[str] = Counter()
         self._total_files = self._total_bytes = 0
-        self._done_files = self._done_bytes = 0
-        self._num_files = self._num_bytes = self._num_unchanged = self._num_removed = 0
 
     def __enter__(self) -> TransferCounter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def set_total(self, num_files: int, num_bytes: int) -> None:
@@ -83,38 +79,21 @@ class TransferCounter:
         self._total_files, self._total_bytes = num_files, num_bytes
         self.report()
 
-    def add_bytes(self, num_bytes: int) -> None:
-        """Count bytes that were copied."""
-        with self._lock:
-            self._num_bytes += num_bytes
-            self._done_bytes += num_bytes
+    def add(self, **counts: int) -> None:
+        """Count what was done.
 
-    def add_existing(self, num_bytes: int) -> None:
-        """Count bytes of a file that an earlier run copied; negative for bytes that must be copied again."""
+        Args:
+            **counts: ``files`` that were copied, their ``num_bytes``; ``unchanged`` files, their ``existing_bytes``,
+                which need not be copied, and ``removed`` files.
+        """
         with self._lock:
-            self._done_bytes += num_bytes
-
-    def add_copied(self) -> None:
-        """Count a file that was copied."""
-        with self._lock:
-            self._num_files += 1
-            self._done_files += 1
-
-    def add_unchanged(self, num_bytes: int) -> None:
-        """Count a file that existed with the same content."""
-        with self._lock:
-            self._num_unchanged += 1
-            self._done_files += 1
-            self._done_bytes += num_bytes
-
-    def add_removed(self) -> None:
-        """Count a file that was removed."""
-        with self._lock:
-            self._num_removed += 1
+            self._counts.update(counts)
 
     def report(self) -> None:
         """Report the progress."""
-        now = TransferProgress(self._done_files, self._total_files, self._done_bytes, self._total_bytes)
+        done = self._counts
+        num_files, num_bytes = done["files"] + done["unchanged"], done["num_bytes"] + done["existing_bytes"]
+        now = TransferProgress(num_files, self._total_files, num_bytes, self._total_bytes)
         if self._on_progress is not None:
             self._on_progress(now)
         self._bar.note(f"{now.num_files:,}/{now.total_files:,} files")
@@ -122,11 +101,5 @@ class TransferCounter:
 
     def result(self, *, num_foreign: int) -> Transferred:
         """Return the result."""
-        return Transferred(
-            self._num_files,
-            self._num_bytes,
-            self._num_unchanged,
-            self._num_removed,
-            num_foreign,
-            time.monotonic() - self._start_s,
-        )
+        done, elapsed_s = self._counts, time.monotonic() - self._start_s
+        return Transferred(done["files"], done["num_bytes"], done["unchanged"], done["removed"], num_foreign, elapsed_s)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...core.arguments import check
 from ...core.arguments.amounts import whole
 from ...core.arguments.calls import explained
 from ...core.options import RetryPolicy, policy_of
-from ...errors import AccessDeniedError, EmptyListingError, StorageError
+from ...core.urls import RemoteUrl
+from ...errors import AccessDeniedError, EmptyListingError, RemoteDataError, StorageError
 from ...fetch.listing.source_argument import url_of
-from .batch_groups import BATCH_BYTES
-from .destination import DestinationFolder, FolderSnapshot
-from .download import Downloads
-from .download_batches import DownloadBatches
-from .job_pool import Job, JobPool
-from .names import partial_name, ranges_name
-from .os_errors import free_bytes, translate_os_errors
-from .partial_file import PartialFile
+from ...fetch.ranges import ObjectReader
+from ...formats.tar import BLOCK, TarOptions, TarParser
+from ...storage import is_internal_name
+from ...storage.dataset_service.protocol import MAX_BATCH_FILE_BYTES, path_problem
+from ...storage.dataset_service.store import DatasetFile
+from .destination import Destination, Pulled, Written
+from .jobs import Dataset, Jobs, folders_of, grouped, local_folder, os_errors, read_pieces
 from .progress import OnProgress, TransferCounter, Transferred
-from .pull_lock import pull_lock
-from .pull_plan import Plan, make_plan, require_free_paths, require_safe_paths
-from .pull_state import Pulled, load_state, save_state
-from .remote_folder import RemoteFolder, local_folder
-from .upload import PART_BYTES
+
+_MAX_FETCHES = 2  # of one version, if its digest is wrong
+_HEADER_BYTES = 8 * BLOCK  # of a member of a batch at most, beside its name
+_PUBLISHED_BYTES = 64 << 20  # fetched again after a kill at most
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @explained
@@ -39,24 +44,22 @@ def pull(
     on_progress: OnProgress | None = None,
     progress: bool = True,
     delete: bool = False,
-    _part_bytes: int = PART_BYTES,
-    _batch_bytes: int = BATCH_BYTES,
 ) -> Transferred:
     """Copy a dataset of a service into a folder, except for files that are already there, by SHA-256.
 
     Each file is verified by its digest and then renamed into place, so the folder can be read meanwhile. Of several
     pulls into one folder, by processes or containers that share it, one works and the others wait, and then find a
-    complete folder. An interrupted pull is resumed by the same call, also within large files. A file that an earlier
-    pull wrote and that the dataset no longer has is removed; the folder's ``.torchdata_remote-pull.json`` lists them. A
-    complete folder may be read-only.
+    complete folder. An interrupted pull is resumed by the same call: files that are there are not fetched again. A file
+    that an earlier pull wrote and that the dataset no longer has is removed; the folder's
+    ``.torchdata_remote-pull.json`` lists them. A complete folder may be read-only.
 
     Args:
         url: ``datasets://host:port/name``, or a folder in it.
         folder: local; created if it does not exist. Links below it are never followed.
-        storage_options: ``token`` and ``secure``, see :class:`StorageOptions`.
+        storage_options: ``token`` and ``secure``.
         retry: of requests that fail temporarily; ``None`` takes the defaults.
         max_in_flight: concurrent requests, each in a thread of its own.
-        on_progress: called in this thread, with :class:`TransferProgress`, after each file or part; ``None`` shows a
+        on_progress: called in this thread, with :class:`TransferProgress`, after each request; ``None`` shows a
             progress bar.
         progress: show it, if standard error is a terminal.
         delete: whether files that were not pulled are removed too.
@@ -69,6 +72,7 @@ def pull(
         ObjectNotFoundError: if there is no such dataset.
         EmptyListingError: if it has no files. Nothing is removed then.
         ObjectExistsError: if another dataset was pulled into the folder.
+        ObjectChangedError, ObjectNotFoundError: if a file is replaced or removed during the pull: pull again.
         StorageError: for a full disk, a digest that is wrong twice, a listing with paths outside the folder, or a file
             in the folder that was not pulled and has a path of the dataset.
 
@@ -79,132 +83,221 @@ def pull(
     retry, local = policy_of(retry), local_folder("folder", folder)
     check.function_or_none("on_progress", on_progress, example="print")
     delete, progress = check.flag("delete", delete), check.flag("progress", progress)
-    max_in_flight = whole("max_in_flight", max_in_flight)
-    jobs = JobPool(max_in_flight, retry, part_bytes=_part_bytes)
+    jobs = Jobs(whole("max_in_flight", max_in_flight), retry)
     counter = TransferCounter(on_progress, "pull", shown=progress)
-    remote = RemoteFolder(url_of(url, of="pull"), storage_options, retry)
-    with DestinationFolder(local) as destination, pull_lock(destination), counter:
-        listed = remote.list()
+    dataset = Dataset(url_of(url, of="pull"), storage_options, jobs)
+    with Destination(local) as destination, counter, jobs:
+        listed = dataset.files()
         if not listed:
-            raise EmptyListingError(f"{remote.url}: there are no files to pull. Push some first.", url=remote.url)
-        require_safe_paths(listed, remote.url)
+            raise EmptyListingError(f"{dataset.url}: there are no files to pull. Push some first.", url=dataset.url)
+        _require_safe_paths(listed, dataset.url)
         counter.set_total(len(listed), sum(file.size for file in listed.values()))
-        before, snapshot = load_state(destination, remote.prefix), destination.snapshot()
-        with jobs as pool:
-            plan = make_plan(listed, before, snapshot, destination, pool, counter)
-            obsolete = [*plan.obsolete, *(plan.foreign if delete else ())]
-            if not destination.is_writable:
-                _require_nothing_to_do(plan, obsolete, destination)
-                return counter.result(num_foreign=len(plan.foreign))
-            update = _FolderUpdate(remote, destination, pool, counter, before, plan, snapshot)
-            downloads = Downloads(remote, destination, pool, retry, counter, _part_bytes, update.done)
-            update.run(obsolete, DownloadBatches(downloads, _batch_bytes).jobs(plan.fetched, max_in_flight))
-    return counter.result(num_foreign=0 if delete else len(plan.foreign))
+        update = _FolderUpdate(dataset, destination, jobs, counter, listed)
+        num_foreign = update.run(delete=delete)
+    return counter.result(num_foreign=num_foreign)
 
 
-def _require_nothing_to_do(plan: Plan, obsolete: list[str], destination: DestinationFolder) -> None:
-    if plan.fetched or obsolete:
-        raise AccessDeniedError(
-            f"{destination.folder} is not writable, and not complete: {len(plan.fetched):,} files are to be "
-            f"fetched and {len(obsolete):,} to be removed.",
-            url=destination.folder,
-        )
+def _require_safe_paths(listed: dict[str, DatasetFile], url: str) -> None:
+    """Require that the paths of a listing stay inside the folder and can exist together."""
+    for path, file in listed.items():
+        wrong = path_problem(path)
+        if wrong is None and is_internal_name(path.rpartition("/")[2]):
+            wrong = "has a name that is reserved for pull"
+        if wrong is None and any(folder in listed for folder in folders_of(path)):
+            wrong = "is in a folder that is also listed as a file"
+        if wrong is None and not _SHA256.fullmatch(file.sha256):
+            wrong = f"has the SHA-256 {file.sha256!r}"
+        if wrong is not None:
+            what = f"the service lists a path that cannot be pulled, {path!r}: it {wrong}. Nothing was written"
+            raise StorageError(f"{url}: {what}; rename it in the dataset.", url=url)
 
 
 class _FolderUpdate:
-    """Executes a plan.
+    """Makes the folder equal to the listing.
 
     Args:
-        remote: source of the files.
+        dataset: source of the files.
         destination: folder to update.
-        pool: runs the jobs.
+        jobs: runs hashing and fetching.
         counter: counts files and bytes.
-        before: what earlier pulls wrote.
-        plan: to execute.
-        snapshot: of the folder before.
+        listed: files of the dataset, by path.
     """
 
     def __init__(
         self,
-        remote: RemoteFolder,
-        destination: DestinationFolder,
-        pool: JobPool,
+        dataset: Dataset,
+        destination: Destination,
+        jobs: Jobs,
         counter: TransferCounter,
-        before: dict[str, Pulled],
-        plan: Plan,
-        snapshot: FolderSnapshot,
+        listed: dict[str, DatasetFile],
     ) -> None:
-        self._remote, self._destination, self._pool, self._counter = remote, destination, pool, counter
-        self._plan, self._snapshot, self._before = plan, snapshot, before
-        self._now = {  # saved before any file is fetched, so that after a kill they are known to be pulled
-            **plan.kept,
-            **{path: Pulled(file.size, None, file.sha256, file.etag) for path, file in plan.fetched.items()},
-        }
-        self._kept_partial: set[str] = set()
-        self._appeared: list[str] = []  # files that were removed from the dataset after they were listed
+        self._dataset, self._destination, self._jobs, self._counter = dataset, destination, jobs, counter
+        self._listed, self._before = listed, destination.load_state(dataset.prefix)
+        self._now: dict[str, Pulled] = {}  # what is there
+        self._missing: dict[str, DatasetFile] = {}
+        self._lock, self._written = threading.RLock(), list[Written]()  # without their names yet
 
-    def run(self, obsolete: list[str], jobs: Iterable[Job]) -> None:
-        """Remove, then fetch. The saved state is correct at any time.
+    def run(self, *, delete: bool) -> int:
+        """Remove, then fetch; return the number of files that were not pulled, and were kept.
 
         Args:
-            obsolete: files to remove.
-            jobs: fetch the files of the plan, and call :meth:`done`.
+            delete: whether to remove these.
         """
-        missing_bytes = self._missing_bytes()
-        for path in self._snapshot.partial - self._kept_partial:
-            self._destination.remove(path)
-        removed = self._remove(obsolete)
-        require_free_paths(self._plan, self._snapshot, self._destination, removed=removed)
-        self._require_space(missing_bytes)
-        if self._now != self._before:
-            save_state(self._destination, self._remote.prefix, self._now)
-        if not self._plan.fetched:
-            return
-        try:
-            self._pool.run(jobs, self._counter.report)
-            self._remove(self._appeared)
-        finally:
-            save_state(self._destination, self._remote.prefix, dict(self._now))
-
-    def done(self, path: str, pulled: Pulled | None) -> None:
-        """Note a file that was fetched, or, without its state, removed from the dataset."""
-        if pulled is not None:
-            self._now[path] = pulled
-            return
-        self._now.pop(path)
-        if path in self._snapshot.files and path in self._before:
-            self._appeared.append(path)
-
-    def _missing_bytes(self) -> int:
-        """Return the bytes to fetch, without the ranges that an earlier pull left."""
-        num_bytes = 0
-        for path, file in self._plan.fetched.items():
-            folder = path.rpartition("/")[0]
-            names = [
-                f"{folder}/{name}" if folder else name
-                for name in (partial_name(path, file.sha256), ranges_name(path, file.sha256))
-            ]
-            num_bytes += file.size
-            if self._snapshot.partial.issuperset(names):
-                self._kept_partial.update(names)
-                existing = PartialFile(self._destination, names[0], names[1], file.size).ranges()
-                num_bytes -= sum(end - start for start, end in set(existing))
-        return num_bytes
-
-    def _remove(self, obsolete: list[str]) -> set[str]:
-        """Remove files; return them and the folders that became empty."""
+        destination, files = self._destination, self._destination.files
+        obsolete = {path for path, found in files.items() if path not in self._listed and self._is_ours(path, found)}
+        foreign = files.keys() - self._listed.keys() - obsolete | destination.others
+        obsolete |= foreign if delete else set()
+        self._compare()
+        if not destination.is_writable:
+            if self._missing or obsolete:
+                what = f"{len(self._missing):,} files are to be fetched and {len(obsolete):,} to be removed"
+                what = f"{destination.folder} is not writable, and not complete: {what}."
+                raise AccessDeniedError(what, url=destination.folder)
+            return len(foreign)
         removed: set[str] = set()
-        for path in obsolete:
-            removed.update([path, *self._destination.remove(path)])
-            self._counter.add_removed()
-        return removed
+        for path in sorted(obsolete):
+            removed.update(destination.remove(path))
+            self._counter.add(removed=1)
+        self._require_free_paths(removed)
+        try:
+            self._fetch_all()
+        finally:
+            self._publish([], least_bytes=0)
+            self._counter.report()
+            if self._now != self._before:
+                destination.save_state(self._dataset.prefix, dict(self._now))
+        return 0 if delete else len(foreign)
 
-    def _require_space(self, num_bytes: int) -> None:
-        with translate_os_errors(self._destination.folder):
-            free = free_bytes(self._destination.folder)
-        if num_bytes > free:
-            raise StorageError(
-                f"{self._destination.folder}: {num_bytes:,} bytes are needed and {free:,} are free. Nothing was "
-                "fetched: free some space and pull again.",
-                url=self._destination.folder,
-            )
+    def _is_ours(self, path: str, found: tuple[int, int]) -> bool:
+        """Whether a pull wrote the file, and no other program since, by its size and date."""
+        return path in self._before and self._before[path][:2] == found
+
+    def _compare(self) -> None:
+        """Find out which files are to be fetched. One of the right size is hashed unless an earlier pull wrote it."""
+        unsure: list[str] = []
+        for path, file in sorted(self._listed.items()):
+            found = self._destination.files.get(path)
+            if found is not None and found[0] == file.size and not self._is_ours(path, found):
+                unsure.append(path)
+            elif found is not None and found[0] == file.size and self._before[path].sha256 == file.sha256:
+                self._keep(path)
+            else:
+                self._missing[path] = file
+        self._counter.report()
+
+        def compare(path: str) -> None:
+            digest, full = hashlib.sha256(), self._destination.absolute_path(path)
+            with os_errors(full):
+                for piece in read_pieces(full):
+                    self._jobs.check()
+                    digest.update(piece)
+            if digest.hexdigest() == self._listed[path].sha256:
+                self._keep(path)
+            else:
+                self._missing[path] = self._listed[path]
+
+        self._jobs.run((partial(compare, path) for path in unsure), self._counter.report)
+
+    def _keep(self, path: str) -> None:
+        file = self._listed[path]
+        self._now[path] = Pulled(*self._destination.files[path], file.sha256)
+        self._counter.add(unchanged=1, existing_bytes=file.size)
+
+    def _require_free_paths(self, removed: set[str]) -> None:
+        """Require that no file or link is where a folder is needed, and no folder or link where a file is needed."""
+        files, others, folders = self._destination.files, self._destination.others, self._destination.folders
+        for path in self._missing:
+            for name in (*folders_of(path), path):
+                if name not in removed and (name in others or name in (folders if name == path else files)):
+                    what = "a folder" if name in folders else "a file" if name in files else "a link"
+                    where = self._destination.absolute_path(name)
+                    raise StorageError(
+                        f"{where} is {what}, and in the way of {path!r}. Links are not followed, and files that were "
+                        "not pulled are not removed: move it, or pass delete=True.",
+                        url=where,
+                    )
+
+    # Fetching
+
+    def _fetch_all(self) -> None:
+        """Fetch: small files in batches, others by a request each."""
+        files = self._missing
+
+        def tasks() -> Iterator[Callable[[], object]]:
+            for group in grouped(files, len(files), lambda path: files[path].size, self._jobs.max_in_flight):
+                yield partial(self._fetch_batch, group) if len(group) > 1 else partial(self._fetch, group[0])
+
+        self._jobs.run(tasks(), self._counter.report)
+
+    def _fetch_batch(self, group: list[str]) -> None:
+        """Fetch small files in one request. What is not in it, or not right, is fetched by itself."""
+        left = dict.fromkeys(group)
+        with contextlib.suppress(RemoteDataError):
+            self._jobs.attempt(partial(self._receive_batch, left))
+        self._jobs.check()
+        for path in left:
+            self._fetch(path)
+
+    def _receive_batch(self, left: dict[str, None]) -> None:
+        """Fetch files, and remove those from ``left`` that are complete."""
+        dataset, below, written = self._dataset, self._dataset.below, list[Written]()
+        paths = [below + path for path in left]
+        num_bytes = sum(_HEADER_BYTES + 4 * len(path.encode()) + self._missing[path].size for path in left)
+        chunks = dataset.store.get_batch(dataset.name, paths, num_bytes + 64 * BLOCK)
+
+        def received() -> Iterator[tuple[str, list[bytes | memoryview]]]:
+            tar = TarParser(chunks, dataset.url, TarOptions(max_member_bytes=MAX_BATCH_FILE_BYTES))
+            while (member := tar.next_member()) is not None:
+                path, data = member[0].removeprefix(below), tar.take(member[1], "a member")
+                self._jobs.check()  # so that nothing is written after the pull ended
+                if path in left and hashlib.sha256(data).hexdigest() == self._missing[path].sha256:
+                    self._counter.add(num_bytes=len(data))
+                    yield path, [data]
+
+        with contextlib.closing(chunks):
+            try:
+                for one in self._destination.write(received()):
+                    written.append(one)  # those before an error, too
+            finally:
+                self._publish(written)
+                for one in written:
+                    left.pop(one.path, None)
+
+    def _fetch(self, path: str) -> None:
+        """Fetch a file; a wrong digest means to fetch it once more."""
+        file, jobs = self._missing[path], self._jobs
+        url = RemoteUrl(self._dataset.url_of(path), file.size, file.etag)
+        reader = ObjectReader(url, self._dataset.store, file.path, jobs.retry, jobs.in_flight, sleep=jobs.sleep)
+        for _ in range(_MAX_FETCHES):
+            digest = hashlib.sha256()
+            (written,) = self._destination.write([(path, self._received(reader, digest, file.size))])
+            if digest.hexdigest() == file.sha256:
+                return self._publish([written])
+            self._counter.add(existing_bytes=-file.size)
+            self._destination.discard(written)
+        raise StorageError(
+            f"{url}: received SHA-256 {digest.hexdigest()} after fetching it {_MAX_FETCHES} times, where the service "
+            f"reports {file.sha256}. The file is damaged in the dataset or in transit: push it again.",
+            url=url,
+            etag=file.etag,
+        )
+
+    def _received(self, reader: ObjectReader, digest: Any, size: int) -> Iterator[memoryview]:
+        for piece in reader.pieces(0, None) if size else ():
+            self._jobs.check()  # so that nothing is written after the pull ended
+            digest.update(piece)
+            yield piece
+            self._counter.add(num_bytes=len(piece))
+
+    def _publish(self, written: list[Written], least_bytes: int = _PUBLISHED_BYTES) -> None:
+        """Give files their names when there are enough of them: a sync waits for all that others write to the disk."""
+        self._jobs.check()  # so that nothing is published after the pull ended
+        with self._lock:
+            self._written += written
+            if sum(self._missing[one.path].size for one in self._written) < least_bytes:
+                return
+            ready, self._written = self._written, []
+        self._destination.publish(ready)
+        for path, _, mtime_ns in ready:
+            self._now[path] = Pulled(self._missing[path].size, mtime_ns, self._missing[path].sha256)
+        self._counter.add(files=len(ready))

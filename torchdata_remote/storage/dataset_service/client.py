@@ -1,80 +1,84 @@
-"""Send requests to a dataset service: URLs, the token, and errors with the service's own message."""
+"""Send requests to a dataset service: the token, redirects, bounded responses, errors with the service's own message.
+
+Any server may answer under the host of a URL, so no response is trusted: neither its size nor its time is unbounded.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import urllib3
+from urllib3 import Timeout
 from urllib3.exceptions import LocationParseError
 
 from ...core.options import StorageOptions
-from ...errors import ObjectNotFoundError, StorageError, UrlError
-from ..errors import mark_host_known, translate_errors
-from ..http import IDENTITY, require_unencoded
+from ...core.urls import redact
+from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError, UrlError
+from ..errors import from_obstore, from_status, mark_host_known, status_and_code, translate_errors
+from ..http import IDENTITY, HttpClient, body_of, require_unencoded, stream_body
 from ..network import ServerPools
 from ..protocol import CONNECT_TIMEOUT_S
-from .errors import from_service, message_of
-from .json_body import SMALL, BodyLimits, parse_json, read_body
-from .token import TOKEN_VARIABLE, token_for
+from .protocol import MAX_PATH_BYTES
+from .token import TOKEN_VARIABLE, token_advice, token_for
 
-_KNOWN = {"token", "secure"}
-_MAX_ERROR_BYTES = 8192
-_WRITE_TIMEOUT_S = 120.0  # the service responds after the bytes are on its disk
+Body = bytes | bytearray | Iterable[memoryview]
+_SUCCESS = (200, 201, 202, 204, 206)
+_WRITE_TIMEOUT_S = 600.0  # the service joins parts, compares digests, and waits for its disk before it responds
+_MAX_ERROR_BYTES, _MAX_MESSAGE = 8192, 500
+_SMALL_BYTES = 64 << 10  # of JSON about one file or dataset
+_ENTRY_BYTES = 2 * MAX_PATH_BYTES + 1024  # of each entry of a page, its path escaped
+_MIN_BYTES_PER_S = 16 << 10
+_MESSAGE = re.compile(r'\{"error":\s*("(?:[^"\\]|\\.)*")')
 
 
 class ServiceClient:
-    """Sends requests to one host. Thread-safe; not to be shared by processes.
+    """Sends requests to one host, each once. Thread-safe; not to be shared by processes.
 
     Args:
         host: with its port.
-        options: ``token`` and ``secure``.
+        options: ``token`` (default: that of the environment, see :func:`token_for`) and ``secure`` (https).
         read_timeout_s: seconds without a byte after which a request fails.
 
     Raises:
-        UrlError: for unknown options.
+        UrlError: for other options, and for what is no host.
     """
 
     def __init__(self, host: str, options: StorageOptions, read_timeout_s: float) -> None:
-        self._host, self.root = host, f"datasets://{host}/"
-        unknown = sorted(set(options) - _KNOWN)
-        secure, token = options.get("secure"), options.get("token")
-        if unknown or not isinstance(secure, bool | None) or not isinstance(token, str | None):
+        self._host, self.root, self.read_timeout_s = host, f"datasets://{host}/", read_timeout_s
+        secure, self._token = options.get("secure"), options.get("token")
+        if not isinstance(secure, bool | None) or not isinstance(self._token, str | None):
             raise UrlError(
                 f"{self.root}: storage_options for a dataset service are 'token' (a string; else the environment's "
                 f"{TOKEN_VARIABLE}) and 'secure' (True for https), got {options!r}.",
                 url=self.root,
             )
         self.origin = f"{'https' if secure else 'http'}://{host}"
-        self._token, self.read_timeout_s = token, read_timeout_s
-
-    @property
-    def token(self) -> str | None:
-        """The token of the options, or of the environment at this moment, as :func:`token_for` returns it."""
-        return token_for(self._host, self._token)
+        try:
+            self._http = HttpClient(self.origin, read_timeout_s)
+        except LocationParseError as error:
+            raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
+        self._pools = ServerPools(retries=False)  # of requests with a body
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header with the token, if there is one."""
-        token = self.token
+        """The header with the token of the options, or of the environment at this moment, if there is one."""
+        token = token_for(self._host, self._token)
         return {} if token is None else {"Authorization": f"Bearer {token}"}
 
-    @cached_property
-    def _pool(self) -> Any:
-        try:
-            urllib3.util.parse_url(self.origin)
-        except LocationParseError as error:
-            raise UrlError(f"{self.root}: not a host with a port.", url=self.root) from error
-        return ServerPools().manager(self.origin)
+    def url(self, path: str) -> str:
+        """URL of a file, for errors."""
+        return self.root + path
 
     def target(self, *segments: str, **query: str | int | None) -> str:
         """Return path and query of a request, with each segment percent-encoded once.
 
-        >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", upload="x")
-        '/datasets/photos/files/a%20b/50%25.jpg?upload=x'
+        >>> ServiceClient("h", StorageOptions(), 1).target("photos", "files", "a b/50%.jpg", limit=1)
+        '/datasets/photos/files/a%20b/50%25.jpg?limit=1'
         """
         parameters = {name: value for name, value in query.items() if value is not None}
         try:
@@ -83,12 +87,8 @@ class ServiceClient:
         except UnicodeEncodeError as error:
             raise UrlError(f"{self.root}: {segments!r} cannot be written as UTF-8.", url=self.root) from error
 
-    def url(self, path: str) -> str:
-        """URL of a file, for errors."""
-        return self.root + path
-
-    def split(self, path: str) -> tuple[str, str]:
-        """Split a path into the dataset's name and the path of a file in it.
+    def file_target(self, path: str) -> str:
+        """Return the path of a request about the file ``NAME/PATH``.
 
         Dots are refused: urllib3 would resolve them, and request a file of another dataset.
 
@@ -99,46 +99,10 @@ class ServiceClient:
         name, _, file = path.partition("/")
         if not file:
             raise ObjectNotFoundError(f"{self.url(path)} names a dataset, not a file in it.", url=self.url(path))
-        if any(segment in ("", ".", "..") for segment in path.split("/")):
-            raise UrlError(
-                f"{self.url(path)}: the path of a file in a dataset has no empty segment, '.' or '..'.",
-                url=self.url(path),
-            )
-        return name, file
-
-    def file_target(self, path: str, **query: str | int | None) -> str:
-        """Return path and query of a request about a file."""
-        name, file = self.split(path)
-        return self.target(name, "files", file, **query)
-
-    def folder_name(self, path: str) -> str:
-        """Return the dataset that a path without a file names.
-
-        Raises:
-            UrlError: if it names none, or a folder in a dataset.
-        """
-        name = path.rstrip("/")
-        if not name or "/" in name or name in (".", ".."):
-            raise UrlError(f"{self.url(path)} is no dataset's name.", url=self.url(path))
-        return name
-
-    @contextlib.contextmanager
-    def expecting(self, what: str, path: str) -> Iterator[None]:
-        """Raise errors of parsing an unexpected response in the block as this package's error."""
-        try:
-            yield
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise StorageError(
-                f"{self.url(path)}: the response has no valid {what} ({type(error).__name__}: {error!s:.200}). Is a "
-                "dataset service of this version running there?",
-                url=self.url(path),
-            ) from error
-
-    @contextlib.contextmanager
-    def translating_errors(self, url: str) -> Iterator[None]:
-        """Raise errors of urllib3 in the block as this package's errors."""
-        with translate_errors(url):
-            yield
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):
+            what = "the path of a file in a dataset has no empty segment, '.' or '..'"
+            raise UrlError(f"{self.url(path)}: {what}.", url=self.url(path))
+        return self.target(name, "files", file)
 
     def send(
         self,
@@ -147,97 +111,116 @@ class ServiceClient:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes | bytearray | Iterable[memoryview] | None = None,
-        writing: bool = False,
-        timeout_s: float | None = None,
+        body: Body | dict[str, Any] | None = None,
     ) -> Any:
-        """Send one request, and return the response, whose body is not yet read. Redirects are not followed.
+        """Send one request, and return the response, whose body is not yet read.
+
+        What only reads is followed to where the service redirects, without the token and the redirect's URL in errors.
 
         Args:
             method: of HTTP.
             target: as :meth:`target` makes it.
             path: of the file, for errors.
             headers: in addition to those of every request.
-            body: of the request; one in pieces needs Content-Length among the headers.
-            writing: whether the request writes an object.
-            timeout_s: seconds without a byte of the response after which the request fails.
+            body: of the request; one in pieces needs Content-Length among the headers, a dict is sent as JSON.
 
         Raises:
             StorageError: for every response that is not a success.
         """
-        url = self.root + path
-        wait_s = timeout_s or (max(self.read_timeout_s, _WRITE_TIMEOUT_S) if writing else self.read_timeout_s)
-        with self.translating_errors(url):
-            response = self._pool.urlopen(
-                method,
-                self.origin + target,
-                body=body,
-                headers={**IDENTITY, **self.authorization, **(headers or {})},
-                retries=False,
-                redirect=False,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=wait_s),
-                preload_content=False,
-                enforce_content_length=True,
-            )
+        url, own = self.url(path), self.authorization
+        if isinstance(body, dict):
+            body, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        if method in ("GET", "HEAD"):
+            *_, (_, response, _) = self._http.follow(self.origin + target, url, headers or {}, own, method=method)
+        else:
+            sent = {**IDENTITY, **own, **(headers or {})}
+            timeout = Timeout(CONNECT_TIMEOUT_S, max(self.read_timeout_s, _WRITE_TIMEOUT_S))
+            with translate_errors(url):
+                response = self._pools.manager(self.origin).urlopen(
+                    method, self.origin + target, body=body, headers=sent, timeout=timeout,
+                    redirect=False, preload_content=False,
+                )  # fmt: skip
             mark_host_known(self.root)
-            if response.status in (200, 201, 202, 204, 206):
-                with contextlib.ExitStack() as on_error:
-                    on_error.callback(response.close)
-                    require_unencoded(response.headers.get("Content-Encoding"), path, url)
-                    on_error.pop_all()
-                return response
-            body_of_error = response.read(_MAX_ERROR_BYTES, decode_content=False)
-            if response.length_remaining:
-                response.close()  # with its connection, which has unread bytes
-            response.release_conn()
-        raise from_service(
-            response.status,
-            message_of(body_of_error.decode("utf-8", "replace")),
-            url,
-            writing=writing,
-            retry_after=response.headers.get("Retry-After"),
-        )
+        if response.status not in _SUCCESS:
+            said = _message_of(body_of(response, url, _MAX_ERROR_BYTES).decode("utf-8", "replace"))
+            retry_after = response.headers.get("Retry-After")
+            raise _from_service(
+                response.status, said, url, writing=method in ("PUT", "POST", "DELETE"), retry_after=retry_after
+            )
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(response.close)
+            require_unencoded(response.headers.get("Content-Encoding"), path, url)
+            on_error.pop_all()
+        return response
 
-    def request_json(self, method: str, target: str, path: str, *, limits: BodyLimits = SMALL, **options: Any) -> Any:
+    def json(self, method: str, target: str, path: str, *, num_entries: int = 0, **options: Any) -> Any:
         """Send one request, and return the JSON of its response, ``None`` for an empty body.
 
         Args:
             method: of HTTP.
             target: as :meth:`target` makes it.
             path: of the file, for errors.
-            limits: of the body of the response.
+            num_entries: that the response has at most.
             **options: of :meth:`send`.
 
         Raises:
-            StorageError: for a response that is not a success, is no JSON, or is larger than ``limits``.
+            StorageError: for a response that is not a success, is no JSON, or is larger than such a page.
         """
-        url = self.root + path
-        response = self.send(method, target, path, **options)
+        url, response = self.url(path), self.send(method, target, path, **options)
+        max_bytes = _SMALL_BYTES + num_entries * _ENTRY_BYTES
+        received, began_s = bytearray(), time.monotonic()
+        with contextlib.closing(response), translate_errors(url):
+            for piece in stream_body(response):
+                received += piece
+                took_s = time.monotonic() - began_s
+                if took_s > self.read_timeout_s + len(received) / _MIN_BYTES_PER_S:
+                    what = f"{len(received):,} bytes of a response in {took_s:.0f} s, and it is not complete"
+                    raise TransientStorageError(f"{url}: {what}.", url=url)
+                if len(received) > max_bytes:
+                    raise self.unexpected(path, f"has more than {max_bytes:,} bytes")
+            response.release_conn()  # what follows closes nothing
         try:
-            with self.translating_errors(url):
-                body = read_body(response, limits.num_bytes, self.read_timeout_s, url)
-        except BaseException:
-            response.close()  # with its connection, which has unread bytes
-            raise
-        response.release_conn()
-        return parse_json(body, limits, url) if body else None
+            return json.loads(received.decode()) if received else None
+        except (ValueError, RecursionError):
+            raise self.unexpected(path, f"is {bytes(received[:80])!r}, which is no JSON") from None
 
-    def head(self, path: str, headers: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Return the headers of a file; their names are case-insensitive."""
-        response = self.send("HEAD", self.file_target(path), path, headers=headers)
-        with self.translating_errors(self.url(path)):
-            response.drain_conn()  # or the connection cannot be reused
-            response.release_conn()
-        received: Mapping[str, str] = response.headers
-        return received
+    def unexpected(self, path: str, what: str) -> StorageError:
+        """Make the error for a response that no dataset service sends."""
+        url = self.url(path)
+        return StorageError(f"{url}: the response {what}. Is a dataset service of this version there?", url=url)
+
+    @contextlib.contextmanager
+    def expecting(self, what: str, path: str) -> Iterator[None]:
+        """Raise errors of parsing an unexpected response in the block as this package's error."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise self.unexpected(path, f"has no valid {what} ({type(error).__name__}: {error!s:.200})") from error
 
 
-class ServiceRequests:
-    """Base class of the kinds of requests that :class:`DatasetsStore` sends.
+def from_obstore_at_service(error: Exception, url: str) -> Exception:
+    """Convert an error of obstore from a request to a dataset service."""
+    text = str(error)
+    status, _ = status_and_code(text)
+    return from_obstore(error, url) if status is None else _from_service(status, _message_of(text), url)
 
-    Args:
-        client: sends them.
-    """
 
-    def __init__(self, client: ServiceClient) -> None:
-        self._client = client
+def _from_service(
+    status: int, said: str, url: str, *, writing: bool = False, retry_after: str | None = None
+) -> Exception:
+    """Make the error for a response of a dataset service, with the message of the service."""
+    error = from_status(412 if writing and status == 409 else status, "", url, writing=writing, retry_after=retry_after)
+    message = str(error)
+    if isinstance(error, AccessDeniedError):
+        host = url.removeprefix("datasets://").partition("/")[0]
+        message = f"{redact(url)}: the service answered {status}. {token_advice(host)}"
+    error.args = (f"{message} The service says: {said}" if said else message,)
+    return error
+
+
+def _message_of(text: str) -> str:
+    """Return the value of ``{"error": "..."}`` somewhere in a text, printable; empty if there is none."""
+    found, message = _MESSAGE.search(text), ""
+    with contextlib.suppress(ValueError):
+        message = json.loads(found[1]) if found else ""
+    return "".join(character if character.isprintable() else " " for character in message)[:_MAX_MESSAGE]

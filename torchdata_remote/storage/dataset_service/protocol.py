@@ -7,9 +7,9 @@ import re
 
 DATASET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"  # datasets://host:port/NAME/...
 MAX_PATH_BYTES, MAX_SEGMENT_BYTES = 1024, 255  # of UTF-8: of a path, and of a name between slashes
-# Of a batch: files, bytes of its tar, bytes of one file that is sent in it
-MAX_BATCH_FILES, MAX_BATCH_BYTES, MAX_BATCH_FILE_BYTES = 1_000, 16 << 20, 1 << 20
-SHA256_RECORD = "TORCHDATA_REMOTE.sha256"  # pax keyword: hexadecimal SHA-256 of a file in a batch
+MAX_BATCH_FILES, MAX_BATCH_FILE_BYTES = 1_000, 1 << 20  # that are sent in one request; bytes of each at most
+SHA256_RECORD = "TORCHDATA_REMOTE.sha256"  # pax keyword: hexadecimal SHA-256 of a file in a tar
+DAMAGED = "Send them again"  # ends the message about received bytes that have another digest
 FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")  # in a path
 
 

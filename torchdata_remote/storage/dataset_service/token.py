@@ -38,14 +38,9 @@ def token_for(host: str, passed: str | None) -> str | None:
 
 def token_advice(host: str) -> str:
     """Say how to pass a token to a service that requires one, or another one."""
-    if os.environ.get(TOKEN_VARIABLE) and not _is_named(host):
-        return (
-            f"If {TOKEN_VARIABLE} is its token, set {HOSTS_VARIABLE}={host}: without that it is sent to this machine "
-            "only. Or pass storage_options={'token': ...}."
-        )
     return (
-        f"Pass its token by storage_options={{'token': ...}}, or the environment variables {TOKEN_VARIABLE} and "
-        f"{HOSTS_VARIABLE}={host}."
+        f"Pass its token by storage_options={{'token': ...}}, or the environment variable {TOKEN_VARIABLE}, which "
+        f"other machines than this one receive if you set {HOSTS_VARIABLE}={host}."
     )
 
 
@@ -55,12 +50,12 @@ def _is_named(host: str) -> bool:
     if match is None:
         return False
     named = {name.strip().lower() for name in os.environ.get(HOSTS_VARIABLE, "").split(",")}
-    return host.lower() in named or match[1].lower() in named or _is_loopback(match[1])
+    return host.lower() in named or match[1].lower() in named or is_loopback(match[1].strip("[]"))
 
 
-def _is_loopback(name: str) -> bool:
-    """Whether a host is this machine, by its address or as ``localhost``: other names may be those of any machine."""
+def is_loopback(host: str) -> bool:
+    """Whether a host always means this machine. A name that resolves to it does not count: anyone can register one."""
     try:
-        return name.lower() == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,65 +109,17 @@ class LocalStore:
             stop = size if end is None else min(end, size)
             return Answer(start, stop, size, version, single_chunk(map_file(descriptor, start, stop)))
 
-    def create(self, path: str, *, overwrite: bool, durable: bool = True, sync_folder: bool = True) -> LocalWriter:
-        """Start to write a file. Without ``durable`` it may be missing or incomplete after a crash of the machine.
-
-        Without ``sync_folder`` it may be missing until :meth:`sync_folder` was called, once for many files.
-        """
+    def create(self, path: str, *, overwrite: bool) -> LocalWriter:
         with _errors_of(path):
             folder, name = os.path.split(path)
             if not name:
                 raise UrlError(f"file://{path} names a folder, not a file.", url=f"file://{path}")
             file = _in_folder(folder, lambda: open(_aside(folder), "xb", buffering=1 << 20))  # noqa: SIM115
-            return LocalWriter(path, file, overwrite, durable, sync_folder and durable)
-
-    def adopt(self, source: str, path: str, *, overwrite: bool) -> LocalWriter | None:
-        """Make a complete file the content of the file at ``path`` too, without a copy; ``None`` where that fails."""
-        folder = os.path.dirname(path)
-        temporary = _aside(folder)
-        try:
-            _in_folder(folder, lambda: os.link(source, temporary))
-            return LocalWriter(path, open(temporary, "r+b"), overwrite)
-        except OSError:  # such as from one mount into another one
-            return None
-
-    def sync_folder(self, path: str) -> None:
-        """Wait until the files that were created in a folder are on disk."""
-        with _errors_of(path):
-            _sync_folder(path)
+            return LocalWriter(path, file, overwrite)
 
     def delete(self, path: str) -> None:
         with _errors_of(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-
-    # Folders
-
-    def has_folder(self, path: str) -> bool:
-        return os.path.isdir(path)
-
-    def make_folder(self, path: str) -> None:
-        with _errors_of(path):
-            above = os.path.dirname(path.rstrip("/"))
-            os.makedirs(above, exist_ok=True)
-            os.mkdir(path)
-            _sync_folder(above)
-
-    def remove_folder(self, path: str) -> None:
-        path = path.rstrip("/")
-        above = os.path.dirname(path)
-        with _errors_of(path), contextlib.suppress(FileNotFoundError):
-            if os.path.islink(path):
-                os.unlink(path)
-                return
-            aside = _aside(above)
-            try:
-                os.rename(path, aside)  # atomic for readers; a killed process leaves a leftover
-            except OSError as error:
-                if error.errno == errno.ENOENT:
-                    raise
-                aside = path  # on a full disk, where a name needs a block of its own
-            _sync_folder(above)
-            shutil.rmtree(aside)
 
     # Leftovers
 
@@ -177,19 +128,6 @@ class LocalStore:
         with _errors_of(prefix):
             for path in folder.glob(f".*{PARTIAL_SUFFIX}"):  # the name of the object is not in it
                 path.unlink(missing_ok=True)
-
-    def remove_old_leftovers(self, path: str, before_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Remove unfinished writes of other processes, also while this one writes; end soon once ``stopped``."""
-        for above, folders, names in os.walk(path):
-            if stopped():
-                return
-            for name in [*names, *folders]:
-                if name.endswith(PARTIAL_SUFFIX) and not name.startswith(_PROCESS):
-                    with contextlib.suppress(FileNotFoundError):
-                        if name in folders:
-                            shutil.rmtree(f"{above}/{name}", ignore_errors=True)
-                        elif os.lstat(f"{above}/{name}").st_mtime < before_s:
-                            os.unlink(f"{above}/{name}")
 
 
 def _walk(folder: str, recursive: bool, above: set[tuple[int, int]]) -> Iterator[Entry]:
@@ -250,32 +188,21 @@ class LocalWriter:
         path: of the file.
         file: the temporary file, on the same filesystem.
         overwrite: whether an existing file is replaced.
-        durable: whether the bytes are on disk before the file is renamed.
-        sync_folder: whether the rename is on disk when ``commit`` returns.
     """
 
-    def __init__(
-        self, path: str, file: BinaryIO, overwrite: bool, durable: bool = True, sync_folder: bool = True
-    ) -> None:
+    def __init__(self, path: str, file: BinaryIO, overwrite: bool) -> None:
         self._path, self._file, self._overwrite = path, file, overwrite
-        self._durable, self._sync_folder = durable, sync_folder
         self._writeback = EarlyWriteback(file.fileno())
 
     def write(self, data: bytes) -> None:
         with _errors_of(self._path):
             self._file.write(data)
-            if self._durable:
-                self._writeback.wrote(len(data))
-
-    def rename_to(self, name: str) -> None:
-        """Publish the file under another name in the same folder."""
-        self._path = os.path.join(os.path.dirname(self._path), name)
+            self._writeback.wrote(len(data))
 
     def commit(self) -> None:
         with _errors_of(self._path):
             self._file.flush()
-            if self._durable:
-                os.fsync(self._file.fileno())
+            os.fsync(self._file.fileno())
             self._file.close()
             try:
                 if self._overwrite:
@@ -288,8 +215,7 @@ class LocalWriter:
                     raise
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
                 os.replace(self._file.name, self._path)
-            if self._sync_folder:
-                _sync_folder(os.path.dirname(self._path))
+            _sync_folder(os.path.dirname(self._path))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
 // The page of the dataset service. Data of the server is inserted as text, never as markup.
 "use strict";
 (() => {
-  const PART_BYTES = 16 << 20;
-  const WHOLE_BYTES = 64 << 20; // files up to this size are one request
+  const LARGE_BYTES = 64 << 20; // of a file that is not sent before it is known to be wanted
   const HASHED_BYTES = 1 << 20; // between two of them the page responds
   const AT_ONCE = 4;
   const WAITS_MS = [1000, 2000, 4000]; // before an attempt that failed for a passing reason is made again
@@ -124,12 +123,10 @@
     });
   }
 
-  const hexadecimal = (numbers) => Array.from(numbers, (byte) => byte.toString(16).padStart(2, "0")).join("");
-
   class Job {
     constructor(uploads, file, path, unpack) {
-      Object.assign(this, { uploads, file, path, unpack, state: "waiting", sent: 0, before: 0, why: "", replace: false });
-      Object.assign(this, { hash: new Sha256(), hashedBytes: 0, digest: null, id: null, isUnique: false });
+      Object.assign(this, { uploads, file, path, unpack, state: "waiting", sent: 0, why: "", replace: false });
+      Object.assign(this, { hash: new Sha256(), hashedBytes: 0, digest: null });
       this.row = make("li");
       this.name = make("span", "name", path);
       this.name.title = path;
@@ -141,7 +138,7 @@
     }
 
     progressed(loaded) {
-      this.sent = Math.min(this.file.size, this.before + loaded);
+      this.sent = Math.min(this.file.size, loaded);
       this.uploads.draw();
     }
 
@@ -170,14 +167,6 @@
       return { "Repr-Digest": `sha-256=:${btoa(String.fromCharCode(...this.digest))}:` };
     }
 
-    // The same file, chosen again tomorrow, has the same one, so that its upload continues. Of the content it depends on
-    // the first part only; that of the whole is compared by its digest when the last part is sent.
-    async uploadId() {
-      const known = new Sha256().update(new TextEncoder().encode(`${this.path}\n${this.file.size}\n${this.file.lastModified}\n`));
-      known.update(await this.read(0, Math.min(this.file.size, PART_BYTES)));
-      return hexadecimal(known.digest());
-    }
-
     async send() {
       const { name } = this.uploads;
       if (this.unpack) {
@@ -185,9 +174,8 @@
         const headers = { "Content-Disposition": `attachment; filename*=UTF-8''${shown}`, ...await this.digestHeader() };
         const { answer } = await this.patiently(() => put(this, `${ofDataset(name)}?unpack=1`, this.file, headers));
         if (answer && answer.num_skipped) this.why = `Skipped links and devices: ${answer.num_skipped}.`;
-      } else if (this.file.size > WHOLE_BYTES) {
-        await this.sendParts(ofFile(name, this.path));
       } else {
+        if (this.file.size > LARGE_BYTES && !this.replace && await this.isThere()) throw Object.assign(new Error(""), { status: 412 });
         const headers = { ...(this.replace ? {} : { "If-None-Match": "*" }), ...await this.digestHeader() };
         await this.patiently(() => put(this, ofFile(name, this.path), this.file, headers));
       }
@@ -202,56 +190,6 @@
           await new Promise((resolve) => { setTimeout(resolve, WAITS_MS[number]); });
         }
       }
-    }
-
-    async sendParts(path) {
-      const { size } = this.file;
-      this.id ??= await this.uploadId();
-      const upload = () => `${path}?upload=${this.id}`;
-      let received = [];
-      if (this.begun) {
-        received = await ask("GET", upload()).then((answer) => answer.received, (error) => {
-          if (error.status === 404) return [];
-          throw Object.assign(error, { passing: error.status === undefined });
-        });
-      } else if (!this.replace && await this.isThere()) {
-        throw Object.assign(new Error(""), { status: 412 });
-      }
-      this.begun = true;
-      const missing = () => { // the answer to a part tells what an earlier page has sent already
-        for (let start = 0; start < size; start += PART_BYTES) {
-          const end = Math.min(size, start + PART_BYTES);
-          if (!received.some(([first, last]) => first <= start && end <= last)) return [start, end];
-        }
-        return [size - 1 - ((size - 1) % PART_BYTES), size]; // all is there but the answer that says so
-      };
-      for (;;) {
-        const [start, end] = missing();
-        this.before = Math.min(start, received.reduce((sum, [first, last]) => sum + last - first, 0));
-        this.progressed(0);
-        const others = received.reduce((sum, [first, last]) => sum + Math.max(0, Math.min(last, start) - first) + Math.max(0, last - Math.max(first, end)), 0);
-        const completes = others + end - start >= size;
-        const headers = { "Content-Range": `bytes ${start}-${end - 1}/${size}`, ...(completes ? await this.digestHeader() : {}) };
-        const sending = this.patiently(() => put(this, upload(), this.file.slice(start, end), headers));
-        const [sent, hashed] = await Promise.allSettled([sending, this.hashTo(end)]);
-        if (hashed.reason) throw hashed.reason;
-        const { status, answer } = sent.value ?? sent.reason;
-        if (sent.reason && !(completes && status === 400 && !this.isUnique)) throw sent.reason;
-        if (status === 200 && await this.isStored(answer)) return;
-        if (status !== 202) { // an earlier upload with this ID was of another file: send all of this one under an ID of its own
-          if (this.isUnique) throw new Error("The service has stored other bytes than those of the file.");
-          Object.assign(this, { id: hexadecimal(crypto.getRandomValues(new Uint8Array(32))), isUnique: true });
-          received = [];
-          continue;
-        }
-        if (this.uploads.stopped) throw new Error("Stopped.");
-        received = answer.received;
-      }
-    }
-
-    async isStored(answer) {
-      await this.digestHeader();
-      return answer.sha256 === hexadecimal(this.digest);
     }
 
     async isThere() {
@@ -344,7 +282,7 @@
       for (const job of chosen) {
         if (job.state === "there") this.there -= 1; else this.failed -= 1;
         job.button?.remove();
-        Object.assign(job, { state: "waiting", replace: job.replace || replace, sent: 0, before: 0, why: "" });
+        Object.assign(job, { state: "waiting", replace: job.replace || replace, sent: 0, why: "" });
         this.queue.push(job);
       }
       this.pump();
@@ -482,7 +420,7 @@
 
     uploaded() {
       const { done, failed, stopped } = this.uploads;
-      if (stopped) say("Stopped. Uploaded parts of big files are kept for a while, so the uploads can be resumed.");
+      if (stopped) say("Stopped.");
       else say(failed ? `${files(done)} uploaded, ${failed.toLocaleString("en")} failed.` : `${files(done)} uploaded.`);
       this.refresh();
     }

@@ -1,1 +1,0 @@
-"""Datasets and their files: names, lives, versions, digests, archives."""

@@ -1,1 +1,0 @@
-"""What every request meets before a route: connections, heads, bodies, conditions, answers."""

@@ -1,1 +1,0 @@
-"""The handlers of requests, and their description."""

@@ -1,1 +1,0 @@
-"""Receive files: bodies, parts, batches."""
