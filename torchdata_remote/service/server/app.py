@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ...errors import RemoteDataError
-from ...inspection import draw_sheet, summarize
+from ...inspection.dataset_page import draw_sheet, summarize
 from .blocking import run_blocking, set_number_of_threads
 from .context import ServiceContext
 from .datasets.dataset_root import DatasetRoot

@@ -1,4 +1,4 @@
-"""Aligned columns and horizontal bars in text."""
+"""Lines, aligned columns and horizontal bars on standard output."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+from ..core.notices.progress_bar import above_bars
+
 _MEASURED_ROWS = 1_000  # a page of a listing, which arrives at once
 _BAR_WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def printable(text: str) -> str:
+    r"""Escape unprintable characters, which a terminal may take for commands, in a text such as a member's name.
+
+    >>> print(printable("a\x1b[2Jb é"))
+    a\x1b[2Jb é
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def print_line(text: str = "") -> None:
+    """Print a line; escape characters that standard output cannot encode."""
+    encoding = sys.stdout.encoding or "ascii"
+    with above_bars():
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def aligned(rows: Iterable[Sequence[str]], alignment: str, *, gap: str = "  ") -> Iterator[str]:
