@@ -11,9 +11,9 @@ from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ..core.notices.progress_bar import hidden_unless
+from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
-from .options import AsJson, Count, CountOrNone, Json, Seed
-from .text import aligned, bar, print_line, printable
+from .shared import AsJson, Count, CountOrNone, Json, Seed, aligned, bar, list_objects, print_line, printable
 
 if TYPE_CHECKING:
     from ..core.urls import RemoteUrl
@@ -47,16 +47,14 @@ def ls(
         pattern: glob that base names match, or paths below the URL if it has a slash
         storage_options: JSON for the store, in fsspec's vocabulary, such as {"endpoint_url": "http://host:9000"}
     """
-    from ..core.options import RetryPolicy, StorageOptions
     from ..errors import EmptyListingError
-    from ..fetch.listing.sources import find_object, list_source
+    from ..fetch.listing.sources import find_object
 
-    options, retry = StorageOptions(storage_options), RetryPolicy()
-    total: Counter[str] = Counter()
+    options, total = StorageOptions(storage_options), Counter[str]()
 
     def listed() -> Iterator[RemoteUrl]:
-        for one in list_source(url, pattern=pattern, recursive=recursive, options=options, retry=retry):
-            found = find_object(one, options, retry) if one.size is None else one
+        for one in list_objects(url, storage_options, pattern=pattern, recursive=recursive):
+            found = find_object(one, options, RetryPolicy()) if one.size is None else one
             if found is None:
                 raise EmptyListingError(f"{redact(one)}: there is no such object.", url=redact(one))
             total.update(objects=1, bytes=found.size or 0, samples=found.num_samples or 0)
@@ -105,7 +103,6 @@ def inspect(
     """
     from dataclasses import asdict
 
-    from ..core.options import RetryPolicy, StorageOptions
     from ..fetch.listing.shard_set import find_shards
     from ..inspection.plots import draw_contents, require_plot, save_plot
     from ..inspection.shards import inspect_shard
@@ -253,20 +250,11 @@ def verify(url: str, *, as_json: AsJson = False, quiet: bool = False, storage_op
     """
     from ..inspection.verification import verify_shards
 
-    width = 0
+    def report(fault: Fault) -> None:
+        if not as_json:
+            print_line(f"{printable(fault.url)}  {printable(fault.what)}")
 
-    def report(names: Sequence[str], faults: Sequence[Fault]) -> None:
-        nonlocal width
-        width = max([width, *(len(printable(name)) for name in (*names, *(fault.url for fault in faults)))])
-        for fault in faults:
-            print_line(f"{printable(fault.url):<{width}}  {printable(fault.what)}")
-
-    found = verify_shards(
-        url,
-        on_checked=(lambda names, faults: None) if as_json else report,
-        progress=not quiet,
-        storage_options=storage_options,
-    )
+    found = verify_shards(url, on_fault=report, progress=not quiet, storage_options=storage_options)
     number = len(found.faults)
     if as_json:
         print_line(json.dumps({**vars(found), "faults": [fault._asdict() for fault in found.faults]}, indent=1))

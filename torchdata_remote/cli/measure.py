@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from contextvars import copy_context
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..core.options import FetchOptions, RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import RemoteDataError
-from .options import AsJson, Count, CountOrNone, Json, Price, Seconds
-from .text import aligned, print_line, printable
+from .shared import AsJson, Count, CountOrNone, Json, Price, Seconds, aligned, list_objects, print_line, printable
 
 if TYPE_CHECKING:
     from ..core.urls import RemoteUrl
@@ -114,17 +114,13 @@ def bench(
 
 def _has_shards(url: str, storage_options: dict[str, Any] | None) -> bool:
     """Return whether there are shards among the first objects that a URL names."""
-    from ..core.options import RetryPolicy, StorageOptions
     from ..fetch.listing.shard_set import base_name
-    from ..fetch.listing.sources import list_source
     from ..formats.manifest import MANIFEST_NAME
     from ..formats.nested import is_archive_name
 
     if is_archive_name(url) or base_name(url) == MANIFEST_NAME:
         return True
-    options, retry = StorageOptions(storage_options), RetryPolicy()
-    listed = list_source(url, pattern=None, recursive=True, options=options, retry=retry)
-    return any(base_name(url).endswith(".tar") for url, _ in zip(listed, range(_MAX_LISTED), strict=False))
+    return any(base_name(url).endswith(".tar") for url in islice(list_objects(url, storage_options), _MAX_LISTED))
 
 
 class _Reader:
@@ -189,8 +185,6 @@ def cost(
     in_order: bool = False,
     max_in_flight: Count | None = None,
     part_bytes: Count | None = None,
-    cache_bytes: Count | None = None,
-    hosts: Count = 1,
     price_get: Price | None = None,
     price_list: Price | None = None,
     price_gb_out: Price | None = None,
@@ -216,8 +210,6 @@ def cost(
         in_order: without a shuffle, as with shuffle=False
         max_in_flight: requests at once, which part sizes depend on
         part_bytes: length of the parts of large objects
-        cache_bytes: bound of a cache that each host begins without
-        hosts: that the ranks are on
         price_get: of a million GETs or HEADs, in any currency
         price_list: of a million LISTs
         price_gb_out: of 10^9 bytes read
@@ -225,19 +217,15 @@ def cost(
             requests, num_bytes, num_unknown, price, sent
         storage_options: JSON for the store, in fsspec's vocabulary, such as {"endpoint_url": "http://host:9000"}
     """
-    from ..core.options import FetchOptions, RetryPolicy, StorageOptions
     from ..core.threads.ordered_map import ordered_map
-    from ..fetch.listing.sources import find_object, list_source
+    from ..fetch.listing.sources import find_object
     from ..formats.nested import is_archive_name
     from ..storage import counted_requests
 
-    if hosts > ranks:
-        raise RemoteDataError(f"--hosts {hosts} is more than --ranks {ranks}: each host has one rank at least.")
     options, retry, slots = StorageOptions(storage_options), RetryPolicy(), ranks * max(1, workers)
     with counted_requests() as sent:
         with counted_requests() as listing:
-            found = [list_source(one, pattern=None, recursive=True, options=options, retry=retry) for one in url]
-            objects = list(chain.from_iterable(found))
+            objects = list(chain.from_iterable(list_objects(one, storage_options) for one in url))
         tars = list(filter(is_archive_name, objects))
         read_as = read_as or ("shards" if tars else "files")
         objects = tars or objects if read_as == "shards" else objects
@@ -253,15 +241,11 @@ def cost(
     if len(objects) < slots:  # ranges of samples, each with a GET of the index
         gets += 2 * slots - len(objects)
     num_bytes = sum(size or 0 for size in sizes)
-    # A cache keeps what it has read first. In random order each object is read by any of the hosts in each epoch.
-    kept = min(1.0, (cache_bytes or 0) * hosts / max(1, num_bytes))
-    hits = kept * sum(1 - (0.0 if in_order else 1 - 1 / hosts) ** epoch for epoch in range(epochs))
-    unsure = sum(one.etag is None for one in objects)  # a GET confirms that the cache has the current version
     listings = {"rank": ranks, "worker": slots, "rank-0": 1, "once": ranks}[listed_by]
     listings *= 1 if listed_by == "once" else epochs
     requests = {kind: listing.sent[kind] * listings for kind in ("list", "get", "head")}
-    requests["get"] += round(gets * (epochs - hits) + unsure * hits)
-    read_bytes = listing.num_bytes * listings + round(num_bytes * (epochs - hits))
+    requests["get"] += gets * epochs
+    read_bytes = listing.num_bytes * listings + num_bytes * epochs
     prices = (price_list, price_get, price_get, price_gb_out)
     price: dict[str, float] | None = None
     if any(one is not None for one in prices):
@@ -287,8 +271,6 @@ def cost(
         print_line(json.dumps(document))
         return
     _print_cost(document)
-    if cache_bytes is not None and kept < 1:
-        print_line("The cache does not hold all objects: which of them it has depends on the order of the readers.")
 
 
 def _num_gets(part_bytes: int, one: RemoteUrl, size: int | None) -> int:
@@ -310,12 +292,15 @@ def _print_cost(found: dict[str, Any]) -> None:
     job = ", ".join(f"{name} {found[name]:,}" for name in ("epochs", "ranks", "workers"))
     what = f"{found['num_objects']:,} {found['read_as']}, {found['object_bytes']:,} bytes"
     print_line(f"{shown}: {what}; {job}, parts of {found['part_bytes']:,} bytes")
-    counts = {**{kind.upper(): number for kind, number in found["requests"].items()}, "bytes": found["num_bytes"]}
-    rows = [["", "number"], *([name, f"{number:,}"] for name, number in counts.items())]
+    numbers = {**found["requests"], "bytes": found["num_bytes"]}
+    rows = [
+        ["", "number"],
+        *([name.upper() if name in found["sent"] else name, f"{n:,}"] for name, n in numbers.items()),
+    ]
     if price is not None:
-        for row, value in zip(rows, ("price", *price.values()), strict=False):
-            row.append(value if isinstance(value, str) else f"{value:,.4f}")
-        rows.append(["total", "", f"{price['total']:,.4f}"])
+        rows.append(["total", ""])
+        for row, text in zip(rows, ["price", *(f"{value:,.4f}" for value in price.values())], strict=True):
+            row.append(text)
     for line in aligned(rows, "<>>"[: len(rows[0])]):
         print_line(line)
     if found["num_unknown"]:

@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import CycloptsError, Parameter
 
+from ..core.options import StorageOptions
 from ..core.urls import redact, split_url
 from ..errors import RemoteDataError
-from .options import Count, CountOrNone, Json, OnBadMember, Seed
-from .text import print_line, printable
+from .shared import Count, CountOrNone, Json, OnBadMember, Seed, list_objects, print_line, printable
 
 if TYPE_CHECKING:
     from ..errors import BadMemberError
     from ..formats.manifest import ShardInfo
     from ..labels import Labeller
 
-# Form -> the function of ``labels``
-_FORMS = {
-    "parent-directory": "parent_directory",
-    "pattern": "from_pattern",
-    "classes-json": "classes_json",
-    "by-number": "by_number",
-    "ground-truth": "ground_truth",
-    "meta-mat": "meta_mat",
-}
+_FORMS = ("parent-directory", "pattern", "classes-json", "by-number", "ground-truth", "meta-mat")
 _BASES = ("id_base", "number_base", "base_name")
 
 
@@ -120,10 +112,11 @@ def _labeller(options: dict[str, Any], stores: Mapping[str, dict[str, Any] | Non
     form, *values = options.pop("labels", "").split(":", 1)
     if form not in _FORMS:
         raise CycloptsError(msg=f"--labels: expected a form of {', '.join(_FORMS)}, got {form!r}.")
-    if values and form not in ("parent-directory", "pattern"):
+    if values and form not in _FORMS[:2]:
         options["storage_options"] = stores.get(split_url(values[0])[0])
     try:
-        labeller: Labeller = getattr(labels, _FORMS[form])(*values, **options)
+        maker = getattr(labels, "from_pattern" if form == "pattern" else form.replace("-", "_"))
+        labeller: Labeller = maker(*values, **options)
     except RemoteDataError:
         raise
     except (TypeError, ValueError) as error:  # of arguments that this form lacks or does not have
@@ -236,11 +229,8 @@ def index(
         quiet: no progress bar
         storage_options: JSON for the store, in fsspec's vocabulary, such as {"endpoint_url": "http://host:9000"}
     """
-    from ..core.options import RetryPolicy, StorageOptions
     from ..fetch.listing.index_file import write_index
-    from ..fetch.listing.sources import list_source
 
-    options = StorageOptions(storage_options)
-    objects = list_source(url, pattern=pattern, recursive=True, options=options, retry=RetryPolicy())
+    objects, options = list_objects(url, storage_options, pattern=pattern), StorageOptions(storage_options)
     num_objects = write_index(output, objects, url, options=options, overwrite=overwrite)
     print_line(f"{num_objects:>10,} objects: {printable(redact(output))} written")

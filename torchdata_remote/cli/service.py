@@ -12,8 +12,7 @@ from cyclopts import CycloptsError, Parameter
 from ..core.new_file import replaced
 from ..core.urls import redact
 from ..errors import AccessDeniedError, JobError, ServiceError
-from .options import Count, CountOrNone, Json, Port, Seconds
-from .text import print_line, printable
+from .shared import Count, CountOrNone, Json, Port, Seconds, print_line, printable
 
 if TYPE_CHECKING:
     from ..service.transfer import Transferred
@@ -125,10 +124,7 @@ def render(
         raise JobError(str(error)) from error
     settings = RenderSettings(service=service, volume=volume, image=image, token_secret=token_secret)
     source = "standard input" if job == "-" else printable(job)
-    try:
-        content = sys.stdin.buffer.read() if job == "-" else Path(job).read_bytes()
-    except OSError as error:
-        raise JobError(f"{source}: cannot be read: {error.strerror or error}.") from error
+    content = sys.stdin.buffer.read() if job == "-" else Path(job).read_bytes()
     jobs = [TrainingJob.parse(document, position) for document, position in read_documents(content, source)]
     names = [(one.namespace, one.name) for one in jobs]
     if not jobs:
@@ -139,11 +135,8 @@ def render(
     if output is None:
         sys.stdout.write(text)
         return
-    try:
-        with replaced(output) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise JobError(f"{printable(output)}: cannot be written: {error.strerror or error}.") from error
+    with replaced(output) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
 
 
 def push(

@@ -16,8 +16,7 @@ from cyclopts.validators import Number
 
 from ..core.stats.variable import FOLDER_EVERY_S, STATS_VARIABLE
 from ..errors import RemoteDataError
-from .options import AsJson
-from .text import aligned, print_line, printable
+from .shared import AsJson, aligned, print_line, printable
 
 if TYPE_CHECKING:
     from ..inspection.training_stats import ProcessStats, RecordedStats, TrainingStats

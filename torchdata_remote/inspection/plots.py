@@ -29,7 +29,7 @@ _MAX_CLASSES = 30  # more names cannot be read
 _NAME_CHARACTERS, _TITLE_CHARACTERS = 24, 80
 _SHOWN_REQUESTS = 30  # one after the other, so that a bar is wide enough to be seen
 _MAX_BINS, _MOMENTS = 60, 2_000
-_LABEL_HEIGHTS = {"p50": 0.9, "p90": 0.74, "p99": 0.58}  # in each other's way otherwise
+_LINES = {"p50": "-", "p90": "--", "p99": ":"}
 
 
 def require_plot(path: str) -> None:
@@ -273,15 +273,7 @@ def _draw_durations(axes: Axes, requests: Sequence[Span], durations: Mapping[str
     axes.hist(took_ms, bins=_MAX_BINS, range=(0, last_ms), color=_COLOURS["fetch"])
     axes.set(title=f"How long {len(took_ms):,} requests took", ylabel="requests", xlim=(0, last_ms))
     axes.set_xlabel(f"ms; the slowest took {durations['max']:,.1f}")
-    for name, height in _LABEL_HEIGHTS.items():
-        on_the_left = durations[name] > 0.7 * last_ms
-        axes.axvline(durations[name], color="black", linewidth=1, linestyle="--")
-        axes.annotate(
-            f"{name} {durations[name]:,.1f} ms",
-            (durations[name], height),
-            xycoords=("data", "axes fraction"),
-            xytext=(-6 if on_the_left else 6, 0),
-            textcoords="offset points",
-            ha="right" if on_the_left else "left",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
-        )
+    for name, style in _LINES.items():
+        label = f"{name} {durations[name]:,.1f} ms"
+        axes.axvline(durations[name], color="black", linewidth=1.2, linestyle=style, label=label)
+    axes.legend()

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from statistics import median
 from typing import Any
 
@@ -324,24 +324,22 @@ def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[st
     elif shard.num_bytes >= _MIN_INDEXED_BYTES:
         offsets, reason = shard.read_index()
         notes += [f"{reason}; followed the headers one by one"] * (offsets is None)
-    passed_over: Counter[str] = Counter()
+    passed_over: list[str] = []
     headers: Iterable[MemberHeader] | None = None
     if offsets is not None:
         try:
-            headers = list(_by_index(shard, offsets, passed_over))
+            headers = _by_index(shard, offsets, passed_over.append)
         except ShardReadError:  # of a wrong index or a damaged shard: reading from the start decides which
-            passed_over.clear()
+            passed_over = []
             notes.append(f"{_WRONG_INDEX}; followed the headers one by one")
     by_index = headers is not None
-    skip: Callable[[str], None] = lambda kind: passed_over.update([kind])  # noqa: E731
-    if headers is None:
-        headers = shard.read(is_label, on_skip=skip)
+    headers = headers or shard.read(is_label, on_skip=passed_over.append)
     counts, skipped, starts = SampleCounts(), Skipped(), []
     sizes: dict[str, list[int]] = {}
     sample_bytes: list[int] = []
     first: list[dict[str, Any]] = []
     on_bad_member = MemberErrorHandler(lambda error: None, skipped)
-    for sample in group_headers(headers, url=shard.shown, on_skip=skip, on_bad_member=on_bad_member):
+    for sample in group_headers(headers, url=shard.shown, on_skip=passed_over.append, on_bad_member=on_bad_member):
         counts.count(sample)
         members = {name: one for name, one in sample.items() if isinstance(one, MemberHeader)}
         starts.append(next(iter(members.values())).start)
@@ -366,7 +364,7 @@ def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[st
         compression=shard.compression,
         num_members=sum(map(len, sizes.values())),
         num_samples=len(starts),
-        passed_over=dict(passed_over),
+        passed_over=dict(Counter(passed_over)),
         bad_members=dict(skipped.bad_members),
         extensions={
             name: Sizes(len(each), min(each), median(each), max(each), sum(each)) for name, each in sizes.items()
@@ -382,25 +380,20 @@ def inspect_shard(url: str, *, num_samples: int = 5, storage_options: Mapping[st
     )
 
 
-def _by_index(shard: ShardHeaders, offsets: Sequence[int], passed_over: Counter[str]) -> Iterator[MemberHeader]:
+def _by_index(shard: ShardHeaders, offsets: Sequence[int], on_skip: Callable[[str], object]) -> list[MemberHeader]:
     """Read all headers, several chunks of the shard in parallel."""
     num_samples = len(offsets) - 1
     small = offsets[-1] <= num_samples * FAR_BYTES
     max_chunks = -(-offsets[-1] // _CHUNK_BYTES) if small else _MAX_THREADS * _CHUNKS_PER_THREAD
     num_chunks = min(num_samples, max_chunks)
-    bounds = [*(offsets[num_samples * chunk // num_chunks] for chunk in range(num_chunks)), None]
+    starts = [offsets[num_samples * chunk // num_chunks] for chunk in range(num_chunks)]
     first_bytes = MOST_BYTES if small else LEAST_BYTES
 
-    def read(chunk: int, wait: Callable[[float], None]) -> tuple[list[MemberHeader], list[str]]:
-        skipped: list[str] = []
-        start, stop = bounds[chunk] or 0, bounds[chunk + 1]
-        headers = shard.read(is_label, start, stop, first_bytes=first_bytes, on_skip=skipped.append)
-        return list(headers), skipped
+    def read(start: int, stop: int | None) -> list[MemberHeader]:
+        return list(shard.read(is_label, start, stop, first_bytes=first_bytes, on_skip=on_skip))
 
-    tasks = [lambda wait, chunk=chunk: read(chunk, wait) for chunk in range(num_chunks)]
-    for headers, skipped in ordered_map(tasks, max_threads=_MAX_THREADS):
-        passed_over.update(skipped)
-        yield from headers
+    tasks = [lambda wait, bounds=bounds: read(*bounds) for bounds in zip(starts, [*starts[1:], None], strict=True)]
+    return list(chain.from_iterable(ordered_map(tasks, max_threads=_MAX_THREADS)))
 
 
 def ordered_classes(counts: Mapping[str, int]) -> dict[str, int]:

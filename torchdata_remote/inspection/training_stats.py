@@ -200,11 +200,12 @@ class RecordedStats:
                 except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                     num_broken += 1
                     continue
-                own = lines.setdefault((line["host"], line["pid"]), [])
+                key = line["host"], line["pid"]
+                own = lines.setdefault(key, [])
                 if own and line["elapsed_s"] < own[-1]["elapsed_s"]:  # of another process with this number
                     own.clear()
                 own.append(line)
-                ages_s[line["host"], line["pid"]] = age_s
+                ages_s[key] = age_s
         if num_broken:
             notes.append(f"{num_broken:,} lines are no statistics, or were written in part only")
         found = _of_latest_run({key: _process(own, ages_s[key], lines) for key, own in lines.items()})
@@ -257,8 +258,8 @@ def _process(lines: Sequence[_Line], age_s: float, all_lines: dict[_Key, list[_L
 
 def _of_latest_run(found: dict[_Key, ProcessStats]) -> dict[_Key, ProcessStats]:
     """Leave out processes of earlier runs, and those that ended some time ago, such as workers of earlier epochs."""
-    youngest = sorted(found.values(), key=lambda one: one.age_s)[:1]
-    running = [one for one in found.values() if one.state == "running"]
-    begun_s = max((one.age_s + one.total.elapsed_s for one in running or youngest), default=0.0)
-    limits_s = {"running": begun_s, "stalled": begun_s, "ended": sum(one.age_s for one in youngest) + _SHOWN_S}
+    youngest_s = min((one.age_s for one in found.values()), default=0.0)
+    begun_s = [one.age_s + one.total.elapsed_s for one in found.values() if one.state == "running"]
+    limit_s = max(begun_s, default=youngest_s + _SHOWN_S)
+    limits_s = {"running": limit_s, "stalled": limit_s, "ended": youngest_s + _SHOWN_S}
     return {key: one for key, one in found.items() if one.age_s <= limits_s[one.state]}

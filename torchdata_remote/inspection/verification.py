@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,7 @@ class Verification:
 def verify_shards(
     url: str,
     *,
-    on_checked: Callable[[Sequence[str], Sequence[Fault]], object] = lambda names, faults: None,
+    on_fault: Callable[[Fault], object] = lambda fault: None,
     progress: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Verification:
@@ -80,8 +80,7 @@ def verify_shards(
     Args:
         url: the folder, or its manifest. A store without a listing (http) needs the manifest; unnamed shards and
             missing indexes cannot be found there.
-        on_checked: called with the URLs of objects that were compared, and their faults: first those of the folder,
-            then those of each shard and the objects beside it.
+        on_fault: called with each fault as soon as it was found.
         progress: show a progress bar if standard error is a terminal.
         storage_options: for the store, in fsspec's vocabulary.
 
@@ -102,22 +101,24 @@ def verify_shards(
     if base_name(url) != MANIFEST_NAME:
         url = (url if url.endswith("/") else url + "/") + MANIFEST_NAME
     shards = read_shard_set(url, options, retry)
-    faults = [Fault(redact(url), what) for url, what in _faults_of_the_folder(shards)]
-    on_checked([], faults)
     listed = {str(file): file for file in shards.folder}
-    found = Verification(redact(str(shards.manifest_url)), len(shards.manifest), 0, 0, faults, {})
+    found = Verification(redact(str(shards.manifest_url)), len(shards.manifest), 0, 0, [], {})
+
+    def add(faults: _Found) -> None:
+        for url, what in faults:
+            found.faults.append(Fault(redact(url), what))
+            on_fault(found.faults[-1])
+
+    add(_faults_of_the_folder(shards))
     bar = Progress("verify", sum(shard.num_bytes for shard in shards.manifest), "B", shown=progress)
     existing = [shard for shard in shards.shards if not listed or str(shard) in listed]
     expected, skipped = {shard.url: shard for shard in shards.manifest}, Skipped()
     read = partial(read_whole, options=options, retry=retry)
     with bar, closing(stream_objects(existing, FetchSession(FetchOptions(), options))) as streams:
         for shard_url, stream in streams:
-            one = expected[str(shard_url)]
             with closing(stream):
-                whats = list(_shard_faults(one, bar.passed(parts_of(shard_url, stream)), found, skipped, listed, read))
-            new = [Fault(redact(url), what) for url, what in whats]
-            found.faults += new
-            on_checked([redact(name) for name in (one.url, index_url(one.url), keys_url(one.url))], new)
+                parts = bar.passed(parts_of(shard_url, stream))
+                add(_shard_faults(expected[str(shard_url)], parts, found, skipped, listed, read))
     found.bad_members = dict(skipped.bad_members)
     return found
 
