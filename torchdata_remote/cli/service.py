@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import CycloptsError, Parameter
+from cyclopts import Parameter
 
 from ..core.new_file import replaced
 from ..core.urls import redact
@@ -54,7 +54,7 @@ def serve(
     from ..service.server.stop_signals import StopSignals
 
     if (certificate is None) != (key is None):
-        raise CycloptsError(msg="--certificate and --key belong together: pass both, or none for http.")
+        raise ServiceError("--certificate and --key belong together: pass both, or none for http.")
 
     def report(address: str) -> None:
         scheme, secure = ("http", "") if certificate is None else ("https", ", with secure=True")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from ..core.options import RetryPolicy, StorageOptions
+from ..core.threads.ordered_map import ordered_map
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import RemoteDataError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES
@@ -35,13 +37,12 @@ MAX_FILES = 200_000
 _RETRY = RetryPolicy(deadline_s=5.0, progress_timeout_s=5.0)  # a page is waiting for the result
 _MAX_BYTES, _SUMMARY_S, _SHEET_S = 256 << 20, 8.0, 15.0
 _HEADER_BYTES, _TABLE_BYTES, _IMAGE_BYTES = 512, 16 << 20, 16 << 20
-_MAX_SHARDS, _MAX_MANIFESTS, _MAX_CLASSES, _MAX_PROBLEMS = 32, 16, 1000, 3
+_MAX_SHARDS, _MAX_MANIFESTS, _MAX_CLASSES, _MAX_PROBLEMS, _MAX_THREADS = 32, 16, 1000, 3, 8
 _CELL_PIXELS, _COLUMNS = 160, 5  # labels stay legible when a page scales the sheet down
 _FIRST_BYTES = 32 << 10  # a small picture as a whole; for a larger one the next windows are longer
 _MAX_PIXELS = 24 << 20  # of a picture that is decoded as a whole, by 12 to 24 bytes each
-_DAMAGED: Cell = (None, "damaged shard")
-# Of all pages of this process: what they read at the same time is bounded by the number of threads
-_THREADS = ThreadPoolExecutor(4, "look into datasets")
+# Of all sheets of this process: what they read at the same time is bounded by the number of threads
+_THREADS = ThreadPoolExecutor(4, "read pictures")
 _DECODING = threading.RLock()  # one picture at a time
 
 
@@ -211,7 +212,8 @@ def _of_shards(summary: Callable[..., Summary], data: _Dataset) -> Summary:
     budget = _Budget(_SUMMARY_S)
     listed_samples = _samples_by_manifests(data, budget)
     chosen = _evenly_spaced(data.shards, _MAX_SHARDS)
-    probes = list(_THREADS.map(partial(_probe, options=data.options, budget=budget), chosen))
+    tasks = [lambda wait, url=url: _probe(url, data.options, budget) for url in chosen]
+    probes = list(ordered_map(tasks, max_threads=_MAX_THREADS))
     total, labels = SampleCounts(), Counter[str]()
     for shard, (found, _) in zip(chosen, probes, strict=True):
         total.add(found)
@@ -225,7 +227,7 @@ def _of_shards(summary: Callable[..., Summary], data: _Dataset) -> Summary:
     problems += notes_of(total)
     return summary(
         bool(data.images) or any(map(is_image_name, total.members)),
-        code_for_shards(list(map(data.path, data.shards)), total, complete=complete),
+        code_for_shards(list(map(data.path, data.shards)), total),
         dict(labels.most_common(_MAX_CLASSES)),
         len(labels),
         complete,
@@ -257,18 +259,17 @@ def _probe(url: RemoteUrl, options: StorageOptions, budget: _Budget) -> tuple[Sa
     """
     counts = SampleCounts()
 
-    def affordable(headers: Iterable[MemberHeader], *, whole: bool) -> Iterator[MemberHeader]:
+    def affordable(headers: Iterable[MemberHeader], most_bytes: int) -> Iterator[MemberHeader]:
         for header in headers:
-            far = header.num_bytes > FAR_BYTES and not whole
-            if not budget.take(_HEADER_BYTES + (FAR_BYTES + LEAST_BYTES if far else header.num_bytes)):
+            if not budget.take(_HEADER_BYTES + min(header.num_bytes, most_bytes)):
                 return
             yield header
 
     try:
         shard = ShardHeaders(url, options, _RETRY)
         with closing(shard.read(is_label)) as headers:
-            readable = affordable(headers, whole=shard.compression is not None)
-            samples = group_headers(readable, url=shard.shown)
+            most_bytes = FAR_BYTES + LEAST_BYTES if shard.compression is None else sys.maxsize
+            samples = group_headers(affordable(headers, most_bytes), url=shard.shown)
             for sample, following in pairwise(chain(samples, [None])):
                 if following is not None or not budget.cut:  # else some of its members may be missing
                     counts.count(sample or {})
@@ -319,15 +320,14 @@ def draw_sheet(
         True
     """
     data, budget = _Dataset(root_url, StorageOptions(storage_options), max_files, files), _Budget(_SHEET_S)
-    folders: defaultdict[str, list[RemoteUrl]] = defaultdict(list)
-    for image in data.images:
-        folders[image.rpartition("/")[0]].append(image)
-    groups: list[Any] = list(folders.values())
-    if data.shards and data.num_bytes(data.shards) >= data.num_bytes(data.images):
+    cells: list[Cell] = []
+    if data.num_bytes(data.shards) >= data.num_bytes(data.images):
         cells = _cells(data.shards, _cells_of_shard, num_pictures, data, budget)
-        groups = [] if any(cell != _DAMAGED for cell in cells) else groups
-    if groups or not data.shards:
-        cells = _cells(groups, _cells_of_files, num_pictures, data, budget)
+    if not cells:
+        folders: defaultdict[str, list[RemoteUrl]] = defaultdict(list)
+        for image in data.images:
+            folders[image.rpartition("/")[0]].append(image)
+        cells = _cells(list(folders.values()), _cells_of_files, num_pictures, data, budget)
     if not cells:
         return None
     sheet, file = contact_sheet(cells, num_columns=_COLUMNS, cell_pixels=_CELL_PIXELS), io.BytesIO()
@@ -365,7 +365,7 @@ def _cells_of_shard(url: RemoteUrl, num: int, data: _Dataset, budget: _Budget) -
             shard, wanted, lambda of: _evenly_spaced(range(of), num), num, _thumbnail, first_bytes=_FIRST_BYTES
         )
     except RemoteDataError:
-        return [_DAMAGED]
+        return [(None, "damaged shard")]
     return [(picture.image, picture.caption(data.class_names(url))) for picture in found]
 
 

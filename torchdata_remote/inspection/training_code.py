@@ -10,7 +10,7 @@ from ..fetch.listing.patterns import escape_url
 from ..formats.images import IMAGE_FOLDER_SUFFIXES, is_image_name
 from .shards import LABEL, SampleCounts
 
-_MAX_WORKERS, _MAX_NAMED_CLASSES = 4, 20
+_MAX_WORKERS = 4
 _TRAIN = re.compile(r"((?:[^/*?\[\]{}]+/)*?(?:train|training)/).*", re.IGNORECASE)
 # The page puts the dataset's address here; "secure" is True where the service is behind https
 _SCRIPT = """{imports}import torchdata_remote as tdr
@@ -71,13 +71,12 @@ def code_for_files(paths: Sequence[str], *, are_images: bool) -> str:
     )
 
 
-def code_for_shards(paths: Sequence[str], found: SampleCounts, *, complete: bool) -> str:
+def code_for_shards(paths: Sequence[str], found: SampleCounts) -> str:
     """Generate code for shards, or for those below ``train``.
 
     Args:
         paths: below the dataset.
         found: in the shards, or some of them.
-        complete: whether these are all samples.
     """
     folder = _training_folder(paths, least_below=0)
     num_urls = sum(path.startswith(folder) for path in paths)
@@ -87,19 +86,15 @@ def code_for_shards(paths: Sequence[str], found: SampleCounts, *, complete: bool
     in_all = sorted(name for name in names if found.members[name] == num_samples)
     members = images if are_images else in_all[:1] or sorted(names) or ["__url__"]
     labelled = 0 < num_samples == sum(n for label, n in found.labels.items() if re.fullmatch(r"\d{1,9}", label))
-    in_folders = complete and not found.labels and num_samples == sum(found.folders.values())
-    classes = sorted(found.folders) if in_folders and 2 <= len(found.folders) <= _MAX_NAMED_CLASSES else []
-    second = "labels" if labelled or classes else "keys"
+    second = "labels" if labelled else "keys"
     make = ["pipe = (", "    tdr.stream_shards(url, storage_options=options)"]
-    if classes:
-        make.append(f"    .label_from_path(classes={json.dumps(classes, ensure_ascii=False)})")
     if are_images or labelled:
         make.append("    .decode_sample()")
-    last = LABEL if second == "labels" else "__key__"
+    last = LABEL if labelled else "__key__"
     make.append(f'    .to_tuple({json.dumps(";".join(members), ensure_ascii=False)}, "{last}")')
     if are_images:
         make.append("    .map(prepare, input_col=0)")
-    shown = "labels[:8].tolist()" if second == "labels" else "keys[:2]"
+    shown = "labels[:8].tolist()" if labelled else "keys[:2]"
     return _script(
         folder,
         "\n".join([*make, ")"]),
