@@ -315,7 +315,7 @@ def show(
         cells.append((picture.image, caption))
         shown.append({"url": redact(picture.url), "key": picture.key, "label": picture.label, "caption": caption})
     sheet = contact_sheet(cells, num_columns=columns or math.ceil(math.sqrt(len(cells))), cell_pixels=cell_pixels)
-    save_picture(sheet, grid)
+    save_picture(sheet.save, grid)
     if as_json:
         sizes = {"num_images": len(cells), "width": sheet.width, "height": sheet.height}
         print_line(json.dumps({"grid": grid, **sizes, "images": shown}, indent=1))

@@ -289,8 +289,12 @@ def thumbnail(data: bytes | None, cell_pixels: int, *, max_pixels: int = MAX_PIX
     return image
 
 
-def save_picture(picture: Image.Image, path: str) -> None:
-    """Write a picture, in the format of its extension. An existing file is replaced when the new one is complete.
+def save_picture(save: Callable[[str], object], path: str) -> None:
+    """Write a picture; an existing file is replaced when the new one is complete.
+
+    Args:
+        save: writes it to a path, in the format of its extension.
+        path: of the file.
 
     Raises:
         RemoteDataError: if it cannot be written.
@@ -298,7 +302,7 @@ def save_picture(picture: Image.Image, path: str) -> None:
     require_replaceable(path)
     try:
         with replaced(path) as partial:
-            picture.save(partial)
-    except (KeyError, OSError, ValueError) as error:  # a full disk; no format that can be written has this extension
+            save(partial)
+    except (KeyError, OSError, RuntimeError, ValueError) as error:  # a full disk; no such format can be written
         reason = getattr(error, "strerror", None) or f"{error}. Use a name such as out.png"
         raise RemoteDataError(f"{path}: the picture cannot be written: {reason}") from error

@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.new_file import replaced, require_replaceable
+from ..core.new_file import require_replaceable
 from ..core.stats.counters import DECODE, FETCH, LIST, READ
 from ..core.stats.report import Stats
 from ..core.stats.spans import Span
 from ..errors import RemoteDataError
+from .pictures import save_picture
 from .shards import Histogram, ShardContents, ordered_classes
 from .trace import Trace
 
@@ -75,14 +76,10 @@ def save_plot(figure: Figure, path: str) -> None:
     Raises:
         RemoteDataError: if it cannot be written.
     """
-    try:
-        with warnings.catch_warnings(), _plain_text(), replaced(path) as partial:
-            # Names may have characters that the font does not: they are drawn as boxes
-            warnings.filterwarnings("ignore", "Glyph", UserWarning)
-            figure.savefig(partial)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RemoteDataError(f"{path}: the picture cannot be written: {reason}") from error
+    with warnings.catch_warnings(), _plain_text():
+        # Names may have characters that the font does not: they are drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        save_picture(figure.savefig, path)
 
 
 def shortened(text: str, max_characters: int) -> str:
@@ -124,8 +121,6 @@ def draw_contents(contents: ShardContents, *, title: str) -> Figure:
 
 
 def _draw_classes(axes: Axes, counts: Mapping[str, int], class_names: Mapping[str, str]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     if not counts:
         _say(axes, "no classes: no cls members, no folders in keys")
         return
@@ -140,14 +135,12 @@ def _draw_classes(axes: Axes, counts: Mapping[str, int], class_names: Mapping[st
     axes.bar_label(bars, [f"{number:,}" for number in ordered.values()], padding=3)
     axes.set_yticks(range(len(ordered)), [shortened(name, _NAME_CHARACTERS) for name in names], parse_math=False)
     axes.invert_yaxis()
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("samples")
     axes.margins(x=0.1)
 
 
 def _draw_sizes(axes: Axes, found: Histogram | None) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
     if found is None:
         _say(axes, "no samples")
         return
@@ -156,9 +149,9 @@ def _draw_sizes(axes: Axes, found: Histogram | None) -> None:
         axes.set_xscale("symlog", base=2, linthresh=1)
         axes.set_xticks(found.edges, [f"{edge:,}" for edge in found.edges], rotation=30)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="y", integer=True)
     axes.set(xlabel="bytes of all members together", ylabel="samples", ylim=(0, None))
 
 
@@ -227,8 +220,6 @@ def _draw_consumer(axes: Axes, spans: Sequence[Span], spent: Stats, shown_s: flo
 
 def _draw_requests(axes: Axes, spans: Sequence[Span], max_in_flight: int) -> None:
     """Draw requests in as few rows as possible, so that those of a row do not overlap."""
-    from matplotlib.ticker import MaxNLocator
-
     rows: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span.start_s):
         free = next((row for row in rows if row[-1].end_s <= span.start_s), None)
@@ -240,7 +231,7 @@ def _draw_requests(axes: Axes, spans: Sequence[Span], max_in_flight: int) -> Non
         axes.broken_barh(widths, (number - 0.4, 0.8), facecolor=_COLOURS["fetch"], edgecolor="white", linewidth=0.5)
     most = max(max_in_flight, len(rows))
     axes.set(ylim=(0.4, most + 0.6), ylabel=f"requests\n({max_in_flight} allowed at once)")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.locator_params(axis="y", integer=True, min_n_ticks=1)
 
 
 def _draw_throughput(axes: Axes, trace: Trace, elapsed_s: float) -> None:
