@@ -96,6 +96,13 @@ def test_a_process_without_new_lines_stalls(watch: Watch) -> None:
     assert [round(one.age_s) for one in now.processes] == [68, 80]
 
 
+def test_a_process_stalls_whose_file_others_write(watch: Watch) -> None:
+    """Processes of one machine may share a file."""
+    watch.at(20)
+    watch.write("0.jsonl", line(1, rank=0), line(20, pid=2, rank=1))
+    assert states(watch.at(20)) == {"rank 0": "stalled", "rank 1": "running"}
+
+
 def test_a_process_that_ended_is_shown_for_a_minute(watch: Watch) -> None:
     """While others run; then only those that run."""
     watch.write("0.jsonl", line(1, rank=0), line(2, rank=0, ended=True))

@@ -139,23 +139,33 @@ def _scalars(processes: Sequence[ProcessStats], prefix: str = "") -> dict[str, f
 
 
 _Line = dict[str, Any]
-_NUMBERS = ("pid", "parent_pid", "rank", "world_size", "worker", "num_workers", "elapsed_s", "idle_s", "every_s")
+_NUMBERS = [
+    "time",
+    "pid",
+    "parent_pid",
+    "rank",
+    "world_size",
+    "worker",
+    "num_workers",
+    "elapsed_s",
+    "idle_s",
+    "every_s",
+]
 _Key = tuple[str, int]  # host and process
 
 
-def _parse(text: bytes) -> _Line:
-    """Parse a line.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: if it is not such a line.
-    """
-    line: _Line = json.loads(text)
-    numbers = [line[name] or 0 for name in _NUMBERS]
-    if not all(map(isfinite, chain(numbers, *(line[one.name].values() for one in stages)))):
-        raise ValueError("expected numbers")
+def _parse(text: bytes) -> _Line | None:
+    """Parse a line; ``None`` if it is not such a line."""
+    try:
+        line: _Line = json.loads(text)
+        numbers = [line[name] or 0 for name in _NUMBERS]
+        if not all(map(isfinite, chain(numbers, *(line[one.name].values() for one in stages)))):
+            return None
+        counted = [StageStats(**line[one.name]) for one in stages]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
     # A lone surrogate could not be encoded where the name is shown
-    host = str(line["host"]).encode("utf-8", "backslashreplace").decode()
-    counted = [StageStats(**line[one.name]) for one in stages]
+    host = str(line.get("host")).encode("utf-8", "backslashreplace").decode()
     return {**line, "host": host, "stats": Stats(line["elapsed_s"], *counted)}
 
 
@@ -194,18 +204,17 @@ class RecordedStats:
             except OSError as error:
                 notes.append(f"{path}: {error.strerror or error}")
                 continue
-            for text in tail:
-                try:
-                    line = _parse(text)
-                except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-                    num_broken += 1
-                    continue
+            parsed = list(map(_parse, tail))
+            num_broken += parsed.count(None)
+            new = [line for line in parsed if line is not None]
+            for line in new:
                 key = line["host"], line["pid"]
                 own = lines.setdefault(key, [])
                 if own and line["elapsed_s"] < own[-1]["elapsed_s"]:  # of another process with this number
                     own.clear()
                 own.append(line)
-                ages_s[key] = age_s
+                # The file has the time of its last line
+                ages_s[key] = age_s + max(0.0, (new[-1]["time"] or 0.0) - (line["time"] or 0.0))
         if num_broken:
             notes.append(f"{num_broken:,} lines are no statistics, or were written in part only")
         found = _of_latest_run({key: _process(own, ages_s[key], lines) for key, own in lines.items()})
