@@ -104,10 +104,11 @@ def inspect(
     from dataclasses import asdict
 
     from ..fetch.listing.shard_set import find_shards
-    from ..inspection.plots import draw_contents, require_plot, save_plot
     from ..inspection.shards import inspect_shard
 
     if plot is not None:
+        from ..inspection.plots import draw_contents, require_plot, save_plot
+
         require_plot(plot)
     found = find_shards(url, StorageOptions(storage_options), RetryPolicy())
     contents = inspect_shard(found.shards[0], num_samples=samples, storage_options=storage_options)
