@@ -1,18 +1,18 @@
-"""Write ``docs/cli.md`` from the parsers of the command line.
+"""Write ``docs/cli.md`` from the signatures and docstrings of the commands.
 
-    python .ci/make_cli.py            write the page
-    python .ci/make_cli.py --check    exit with 1 if the page differs from what would be written
-
-The tables are made from the parsers' actions rather than from ``--help``, whose layout depends on the Python version.
+python .ci/make_cli.py            write the page
+python .ci/make_cli.py --check    exit with 1 if the page differs from what would be written
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
-from torchdata_remote.cli import _commands
+from torchdata_remote.cli.app import COMMANDS, app
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 
@@ -25,6 +25,17 @@ URLs are those of the Python API: `s3://bucket/path/`, `datasets://host:port/nam
 local path; globs and brace ranges where a source is read. Credentials come from the environment (see
 [S3 and compatible stores](stores/s3.md)) or from `--storage-options`.
 
+Every command takes its arguments from files, too: `-c FILE`, or `--conf FILE`, any number of times. A file is TOML, or JSON if its
+name ends in `.json`, with the names below in snake_case. Of several files the last one takes precedence, and the command line over all.
+A flag has an opposite: `--no-resume`, `--no-quiet`.
+
+```toml
+source = "photos/"
+template = "s3://bucket/train/{shard:06d}.tar"
+max_shard_bytes = 100_000_000
+storage_options = {endpoint_url = "http://host:9000"}
+```
+
 | exit status | meaning |
 |---|---|
 | 0 | the command succeeded |
@@ -36,61 +47,49 @@ local path; globs and brace ranges where a source is read. Credentials come from
 
 def page() -> str:
     """The whole page as Markdown."""
-    commands = parsers()
     lines = [HEAD, "| command | what it does |", "|---|---|"]
-    lines += [f"| [`{name}`](#{name}) | {_cell(summary)} |" for name, (summary, _) in commands.items()]
-    for name, (_, parser) in commands.items():
-        lines += ["", *section(name, parser)]
+    lines += [f"| [`{one.__name__}`](#{one.__name__}) | {_cell(_paragraphs(one)[0])} |" for one in COMMANDS]
+    for one in COMMANDS:
+        lines += ["", *section(one)]
     return "\n".join([*lines, ""])
 
 
-def parsers() -> dict[str, tuple[str, argparse.ArgumentParser]]:
-    """Command -> its summary and its parser."""
-    parser = _commands.build_parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}
-    return {name: (summaries[name], parser) for name, parser in commands.choices.items()}
-
-
-def section(name: str, parser: argparse.ArgumentParser) -> list[str]:
+def section(command: Any) -> list[str]:
     """The part of the page about one command."""
-    lines = [f"## {name}", "", _text(parser, parser.description or ""), ""]
-    actions = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
-    positional = [action for action in actions if not action.option_strings]
-    options = [action for action in actions if action.option_strings]
-    usage = " ".join([f"torchdata-remote {name}", *(_named(action) for action in positional)])
-    lines += ["```text", usage + (" [options]" if options else ""), "```", ""]
-    lines += ["| argument | meaning |", "|---|---|"]
-    for action in [*positional, *options]:
-        required = " (required)" if action.option_strings and action.required else ""
-        lines.append(f"| {_shown(action)}{required} | {_cell(_help(parser, action))} |")
-    if parser.epilog:
-        example = _text(parser, parser.epilog).removeprefix("example:").strip()
-        lines += ["", "```bash", example, "```"]
-    return lines
+    name, (summary, *rest) = command.__name__, _paragraphs(command)
+    example = next(text for text in rest if text.startswith("example: "))
+    lines = [f"## {name}", "", " ".join([summary, *(text for text in rest if text != example)]), ""]
+    arguments = list(app[name].assemble_argument_collection(parse_docstring=True))
+    by_place = [one for one in arguments if one.field_info.kind is not inspect.Parameter.KEYWORD_ONLY]
+    usage = " ".join(["torchdata-remote", name, *(_upper(one) for one in by_place), "[options]"])
+    lines += ["```text", usage, "```", "", "| argument | meaning |", "|---|---|"]
+    for one in arguments:
+        forms = sorted(
+            (form for form in one.names if not form.startswith("--no-") or one.field_info.default is True), key=len
+        )
+        shown = f"`{_upper(one)}`" if one in by_place else ", ".join(f"`{form}`" for form in forms)
+        needed = " (required)" if one.required and one not in by_place else ""
+        lines.append(f"| {shown}{needed} | {_cell((one.parameter.help or '') + _more(one))} |")
+    return [*lines, "", "```bash", example.removeprefix("example: "), "```"]
 
 
-def _named(action: argparse.Action) -> str:
-    return str(action.metavar or action.dest).upper()
+def _upper(argument: Any) -> str:
+    return str(argument.names[0].lstrip("-").upper())
 
 
-def _shown(action: argparse.Action) -> str:
-    if not action.option_strings:
-        return f"`{_named(action)}`"
-    if action.nargs == 0:
-        return ", ".join(f"`{option}`" for option in action.option_strings)
-    value = str(action.metavar or action.dest.upper())
-    forms = [f"{option} {value}" for option in action.option_strings]
-    # a pipe ends a table's cell, also in backticks
-    return ", ".join(f"<code>{form.replace('|', '&#124;')}</code>" if "|" in form else f"`{form}`" for form in forms)
+def _more(argument: Any) -> str:
+    """The values of a choice, and the default."""
+    choices, default = argument.get_choices(), argument.field_info.default
+    notes = [f"one of {', '.join(choices)}"] if choices else []
+    if default not in (inspect.Parameter.empty, None, False, True, ()):
+        notes.append(f"default: {default:,}" if isinstance(default, int) else f"default: {default}")
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    return parser._get_formatter()._expand_help(action) if action.help else ""
-
-
-def _text(parser: argparse.ArgumentParser, text: str) -> str:
-    return " ".join(text.replace("%(prog)s", parser.prog).replace("%%", "%").split())
+def _paragraphs(command: Any) -> list[str]:
+    """The docstring without its arguments."""
+    text = inspect.getdoc(command).partition("\nArgs:")[0]
+    return [" ".join(part.split()) for part in text.strip().split("\n\n")]
 
 
 def _cell(text: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .formats import decoders, encoders, labels
     from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
     from .formats.manifest import ShardInfo
-    from .inspection.recorded_stats import RecordedStats
+    from .inspection.training_stats import RecordedStats
     from .loaders import (
         MixPhase,
         MixReport,
@@ -179,7 +179,7 @@ _HOMES = {
     ".fetch.selections.snapshots": "Snapshot write_snapshot",
     ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
     ".formats.manifest": "ShardInfo",
-    ".inspection.recorded_stats": "RecordedStats",
+    ".inspection.training_stats": "RecordedStats",
     ".loaders": (
         "MixPhase MixReport Resumable StatefulLoader ThreadLoader merge_node_states merge_states mix_report "
         "stateful_loader thread_loader to_node"

@@ -37,12 +37,6 @@ PNG = bytes.fromhex(
 )
 
 
-def ended(arguments: list[str]) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code
-
-
 def in_process(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program]
     return subprocess.run(
@@ -53,77 +47,76 @@ def in_process(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_help_lists_each_command_with_the_beginning_of_its_own_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each has an example, and files of options."""
     monkeypatch.setenv("COLUMNS", "400")  # a line for each
-    assert ended(["--help"]) == 0
-    listed = dict(re.findall(r"^ +(\w+) {2,}(\w.*)$", capsys.readouterr().out, re.MULTILINE))
-    assert list(listed) == COMMANDS
-    for command, summary in listed.items():
-        assert ended([command, "--help"]) == 0
-        described = " ".join(capsys.readouterr().out.split())
-        assert f"{summary[0].upper()}{summary[1:]}" in described
-        assert described.rpartition("example: torchdata-remote ")[2].startswith(f"{command} ")
+    assert main(["--help"]) == 0
+    listed = dict(re.findall(r"^\W+(\w+) {2,}(\w.*?) *\W$", capsys.readouterr().out, re.MULTILINE))
+    assert sorted(listed.keys() - {"version", "help"}) == sorted(COMMANDS)
+    for command in COMMANDS:
+        assert main([command, "--help"]) == 0
+        described = capsys.readouterr().out
+        assert listed[command] in described
+        assert f"example: torchdata-remote {command} " in described
+        assert "--conf -c" in described
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(["--version"]) == 0
-    assert capsys.readouterr().out == f"torchdata-remote {torchdata_remote.__version__}\n"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{torchdata_remote.__version__}\n"
+
+
+# What each command is asked for without its arguments, or with all but the last one
+REQUIRED = {
+    "shard": (["a"], "TEMPLATE"),
+    "index": (["a"], "--output"),
+    "show": (["a"], "--grid"),
+    "push": (["a"], "URL"),
+    "pull": (["a"], "FOLDER"),
+    "manifest": (["--overwrite"], "FOLDER"),
+    "render": (["-o", "a"], "JOB"),
+    **{command: (["--json"], "URL") for command in ["ls", "inspect", "verify", "bench", "cost"]},
+}
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "command"),
         (["nothing"], "manifest"),
-        (["manifest", "--no-such-option", "memory://a"], "--no-such-option"),
-        (["manifest", "--storage-options", "{", "memory://a"], "--storage-options"),
-        (["manifest", "--storage-options", "[1]", "memory://a"], "--storage-options"),
-        (["manifest", "--storage-options", "3", "memory://a"], "--storage-options"),
+        (["manifest", "--overwite", "memory://a"], "--overwrite"),
+        (["manifest", "memory://a", "memory://b"], "memory://b"),
+        *((["manifest", "--storage-options", text, "memory://a"], "--storage-options") for text in ("{", "[1]", "3")),
+        *(([command, *given], asked) for command, (given, asked) in REQUIRED.items()),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_the_mistake(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(arguments) == 2
+    """In one line."""
+    assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert says in captured.err
-
-
-# What is given, and what is asked for; a command without any is not here
-REQUIRED: dict[str, list[tuple[list[str], str]]] = {
-    "shard": [([], "source, template"), (["a"], "template"), (["--seed", "1"], "source, template")],
-    "index": [([], "url, -o/--output"), (["a"], "-o/--output"), (["-o", "a"], "url")],
-    "show": [([], "url, --grid"), (["a"], "--grid"), (["--grid", "a.png"], "url")],
-    "push": [([], "folder, url"), (["a"], "url")],
-    "pull": [([], "url, folder"), (["a"], "folder")],
-    "manifest": [([], "folder"), (["--overwrite"], "folder")],
-    "render": [([], "job"), (["-o", "a"], "job")],
-    **{command: [([], "url"), (["--json"], "url")] for command in ["ls", "inspect", "verify", "bench", "cost"]},
-}
-
-
-@pytest.mark.parametrize(
-    ("command", "given", "asked"), [(command, *row) for command, rows in REQUIRED.items() for row in rows]
-)
-def test_a_command_without_a_required_argument_ends_with_2_and_names_it(
-    command: str, given: list[str], asked: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended([command, *given]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    says = f"torchdata-remote {command}: error: the following arguments are required: {asked}"
-    assert captured.err.splitlines()[-1].lower() == says
+    assert re.fullmatch(rf"torchdata-remote: .*{re.escape(says)}.*\n", captured.err, re.IGNORECASE)
 
 
 def test_each_command_with_a_required_argument_is_asked_for_it() -> None:
-    """Of the manual's synopsis and tables; ``top`` has a default for its only one."""
+    """``top`` and ``serve`` have none."""
     assert set(COMMANDS) - REQUIRED.keys() == {"serve", "top"}
-    synopses = dict(re.findall(r"^torchdata-remote (\w+) (.*)\[options\]$", MANUAL, re.MULTILINE))
-    options = re.findall(r"^\| (?:`(-\w) \w+`, )?`(--\w+) \w+` \(required\)", MANUAL, re.MULTILINE)
-    of_options = {"index": "/".join(options[0]), "show": options[1][1]}
-    for command, [(given, asked), *_] in REQUIRED.items():
-        words = [*synopses[command].lower().split(), *filter(None, [of_options.get(command)])]
-        assert (given, asked) == ([], ", ".join(words))
+
+
+def test_options_of_files_yield_to_later_files_and_to_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TOML or JSON, for any command; arguments by position, too."""
+    (tmp_path / "a.bin").write_bytes(b"data")
+    first, second = tmp_path / "a.toml", tmp_path / "b.json"
+    first.write_text(f"url = {json.dumps(str(tmp_path))}\njson = true\npattern = '*.jpg'\n")
+    second.write_text('{"pattern": "*.bin"}')
+    assert main(["ls", "-c", str(first)]) == 1
+    assert "'*.jpg'" in capsys.readouterr().err
+    assert main(["ls", "--conf", str(first), "-c", str(second)]) == 0
+    assert json.loads(capsys.readouterr().out)["num_bytes"] == 4
+    assert main(["ls", "-c", str(first), "--pattern", "*.bin", "--no-json"]) == 0
+    assert capsys.readouterr().out.endswith("4 bytes in 1 objects\n")
 
 
 def with_output(redirection: str, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -143,7 +136,8 @@ def with_output(redirection: str, command: list[str]) -> subprocess.CompletedPro
 def test_output_that_cannot_be_written_is_an_error_of_one_line(more: list[str], tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     done = with_output(">/dev/full", ["ls", *more, str(tmp_path)])
-    assert (done.returncode, done.stderr) == (1, "torchdata-remote: standard output: No space left on device.\n")
+    assert done.returncode == 1
+    assert re.fullmatch(r"torchdata-remote: .*No space left on device\n", done.stderr)
 
 
 @pytest.mark.parametrize("command", [["ls"], ["--help"]])
@@ -182,7 +176,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_store_with_130_and_no_traceback(
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("module", ["argparse", "torchdata_remote."])
+@pytest.mark.parametrize("module", ["cyclopts", "torchdata_remote."])
 def test_ctrl_c_during_imports_ends_without_a_traceback(module: str, tmp_path: Path) -> None:
     program = f"""
 import sys
@@ -193,7 +187,7 @@ class CtrlC(MetaPathFinder):
         if name.startswith({module!r}):
             raise KeyboardInterrupt
 
-if {module!r} == "argparse":
+if {module!r} == "cyclopts":
     sys.meta_path.insert(0, CtrlC())
 from torchdata_remote.cli import main
 sys.meta_path.insert(0, CtrlC())
@@ -225,14 +219,14 @@ def test_the_installed_command_has_the_documented_name_and_exit_status(tmp_path:
 
 
 def test_commands_run_without_torch_and_other_slow_libraries(tmp_path: Path) -> None:
-    """All but ``bench``, which reads as a training does; Pillow is imported by those that may draw pictures."""
+    """All but ``bench``, which reads as a training does; Pillow is imported where a picture is drawn."""
     (tmp_path / "0.tar").write_bytes(pack_tar([("0.png", PNG), ("0.cls", b"0")]))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "0.png").write_bytes(PNG)
     (tmp_path / "job.yaml").write_text(json.dumps(SMALLEST))  # JSON is YAML
     without_pillow = [
-        "ls .", "index . -o index.json.gz", "manifest .", "shard photos shards/{shard:06d}.tar", "push --help",
-        "pull --help", "render job.yaml",
+        "--help", *(f"{command} --help" for command in COMMANDS), "ls .", "index . -o index.json.gz", "manifest .",
+        "shard photos shards/{shard:06d}.tar", "render job.yaml", "inspect 0.tar", "verify .", "cost photos",
     ]  # fmt: skip
     program = f"""
 import contextlib, io, json, sys
@@ -242,14 +236,16 @@ slow = {{
     "PIL", "aiobotocore", "aiohttp", "asyncio", "botocore", "fsspec", "matplotlib", "s3fs", "starlette", "torch",
     "granian", "torchdata_remote.pipes", "torchdata_remote.testing",
 }}
+of_others = {{"numpy", "obstore", "pyarrow"}}
 found = []
-for line in [*{without_pillow!r}, "", "inspect 0.tar", "verify .", "show . --grid sheet.png"]:
-    if not line:
+for line in {without_pillow!r} + ["show . --grid sheet.png"]:
+    if line.startswith("show . "):
         slow.remove("PIL")
-        continue
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    if not line.endswith("--help"):
+        of_others = set()
+    with contextlib.redirect_stdout(io.StringIO()):
         assert main(line.split()) == 0, line
-    found += [f"{{line}} imports {{name}}" for name in sorted(slow & set(sys.modules))]
+    found += [f"{{line}} imports {{name}}" for name in sorted((slow | of_others) & set(sys.modules))]
 print(json.dumps(found))
 """
     done = in_process(program, tmp_path)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -139,21 +138,6 @@ def test_cost_of_loose_files_is_a_get_each(moto: S3Server, capsys: pytest.Captur
             assert planned["read_as"] == "files"
 
 
-def test_cost_with_a_cache_is_that_of_the_epochs_which_it_leaves(
-    moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Later epochs list only. Objects of a manifest have no etag, and a GET confirms what the cache has."""
-    url = f"s3://{moto.new_bucket()}/shards"
-    large_shards(url, moto.storage_options, 2)
-    for name, source in (("a", "/"), ("b", "/index.json")):
-        with recorded(moto) as (proxy, options):
-            cache = {"cache_dir": str(tmp_path / name), "cache_bytes": 100_000_000}
-            read_epochs(url + source, options, epochs=3, **cache)
-            seen = kinds(proxy.requests)
-            planned = cost_of(capsys, url + source, "--epochs", "3", "--cache-bytes", "100000000", options=options)
-        assert requests_of(planned) == seen
-
-
 def test_cost_over_http_needs_no_listing(capsys: pytest.CaptureFixture[str]) -> None:
     """The first response reports each size, and then the other parts are requested."""
     data = bytes(3_000_000)
@@ -187,19 +171,14 @@ def test_cost_prints_counts_and_prices(memory_folder: str, capsys: pytest.Captur
         ["bytes", "28,672", "0.0287"],
         ["total", "11.6287"],
     ]
-    assert main(["cost", f"{memory_folder}/", "--cache-bytes", "10000"]) == 0
-    printed = capsys.readouterr().out
-    assert "price" not in printed
-    assert "The cache does not hold all objects" in printed
+    assert main(["cost", f"{memory_folder}/"]) == 0
+    assert "price" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong", [["--price-get", "-1"], ["--price-list", "free"], ["--price-gb-out", "inf"]])
 def test_cost_refuses_a_price_that_is_none(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The message has what came and an example."""
-    with pytest.raises(SystemExit) as exit_status:
-        main(["cost", "memory://a/", *wrong])
-    assert exit_status.value.code == 2
-    assert repr(wrong[1]) in capsys.readouterr().err
+    assert main(["cost", "memory://a/", *wrong]) == 2
+    assert wrong[0] in capsys.readouterr().err
 
 
 def test_cost_reports_the_errors_of_the_epoch(memory_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,6 +187,4 @@ def test_cost_reports_the_errors_of_the_epoch(memory_folder: str, capsys: pytest
     assert "no objects found" in capsys.readouterr().err
     write_small_shards(memory_folder, num_shards=2, samples_per_shard=3)
     assert main(["cost", f"{memory_folder}/", "--ranks", "3"]) == 1
-    assert "2 shards for 3 readers (3 ranks x 1 worker)" in capsys.readouterr().err
-    assert main(["cost", f"{memory_folder}/", "--hosts", "2"]) == 1
-    assert "--hosts 2 is more than --ranks 1" in capsys.readouterr().err
+    assert "2 shards for 3 readers (3 ranks, 0 workers each): " in capsys.readouterr().err

@@ -37,18 +37,18 @@ def test_inspect_prints_members_first_samples_classes_and_sizes(
     head, members, first, classes, sizes = printed_by(capsys).split("\n\n")
     assert head.splitlines()[:2] == [f"file://{tmp_path}/0.tar", "  17,408 bytes, 4 samples, 8 members"]
     assert members.splitlines() == [
-        "  member  count  min bytes  median    max  content",
-        '  cls         4          1       1      1  the class as text, 1 byte each: "0" to "2"',
-        "  jpg         4      1,000   2,500  4,000  JPEG image",
+        "  member  count  min bytes  median    max",
+        "  cls         4          1       1      1",
+        "  jpg         4      1,000   2,500  4,000",
     ]
     assert first.splitlines() == [
         "  first samples",
-        '  d/0            cls "0" (cat), 1 byte  jpg, 1,000 bytes',
-        '  d/1            cls "1" (dog), 1 byte  jpg, 2,000 bytes',
+        '  d/0  cls "0" (cat), 1 byte  jpg, 1,000 bytes',
+        '  d/1  cls "1" (dog), 1 byte  jpg, 2,000 bytes',
     ]
     full = "█" * 40
     assert classes.splitlines() == [
-        "  3 classes (cls), 1 to 2 samples each; names from classes.json",
+        "  3 classes (cls), 1 to 2 samples each",
         f"  0  cat      2  {full}",
         f"  1  dog      1  {full[:20]}",
         f"  2  kit fox  1  {full[:20]}",
@@ -108,26 +108,19 @@ def test_inspect_counts_sizes_between_round_numbers(
 
 
 @pytest.mark.parametrize(
-    ("labels", "kind", "counts"),
+    ("labels", "counts"),
     [
-        ([b"3"], '1 byte each: "3"', "1 classes (cls), 1 samples each"),
-        ([b"3", b"3"], '1 byte each: "3"', "1 classes (cls), 2 samples each"),
-        ([b"10", b"9"], 'up to 2 bytes each: "9" to "10"', "2 classes (cls), 1 samples each"),
-        ([b"a", b"cat", b"a"], 'up to 3 bytes each: "a" to "cat"', "2 classes (cls), 1 to 2 samples each"),
-        (
-            [b"%d" % (n * n // 25) for n in range(30)],
-            'up to 2 bytes each: "0" to "33"',
-            "23 classes (cls), 1 to 5 samples each; the most frequent:",
-        ),
+        ([b"3"], "1 classes (cls), 1 samples each"),
+        ([b"a", b"cat", b"a"], "2 classes (cls), 1 to 2 samples each"),
+        ([b"%d" % (n * n // 25) for n in range(30)], "23 classes (cls), 1 to 5 samples each; the most frequent:"),
     ],
 )
-def test_inspect_says_what_labels_are_and_how_many_samples_a_class_has(
-    labels: list[bytes], kind: str, counts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_inspect_says_how_many_samples_a_class_has(
+    labels: list[bytes], counts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "0.tar").write_bytes(pack_tar([(f"{at:03}.cls", label) for at, label in enumerate(labels)]))
     assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
-    _, members, counted, _ = printed_by(capsys).split("\n\n")
-    assert members.endswith(f"  the class as text, {kind}")
+    _, _, counted, _ = printed_by(capsys).split("\n\n")
     assert counted.splitlines()[0] == f"  {counts}"
 
 
@@ -237,11 +230,10 @@ def test_inspect_counts_folders_where_there_are_no_labels(tmp_path: Path, capsys
             writer.write({"__key__": f"x/f{number % 23:02d}/{number}", "txt": "a"})
     assert main(["inspect", f"{tmp_path}/0.tar", "--samples", "0"]) == 0
     *_, folders, _ = printed_by(capsys).split("\n\n")
-    head, *rows, last = folders.splitlines()
+    head, *rows = folders.splitlines()
     assert head == "  23 folders of keys, 1 to 2 samples each; the most frequent:"
     assert rows[:9] == [*(f"  f0{number}  2  {'█' * 40}" for number in range(8)), f"  f08  1  {'█' * 20}"]
     assert len(rows) == 20
-    assert last == "  and 3 more, 1 samples each"
 
 
 def test_inspect_escapes_terminal_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

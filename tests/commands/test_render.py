@@ -166,7 +166,7 @@ def test_render_refuses_two_jobs_of_one_name(tmp_path: Path, capsys: pytest.Capt
         ("a: [", (), "job.yaml: got something else than YAML"),
         ("kind: Job", (), "job.yaml: apiVersion: got nothing, expected breezeml.ai/v1."),
         ("{}\n---\n3", (), "job.yaml, document 1: apiVersion: got nothing"),
-        (None, (), "job.yaml: cannot be read: No such file or directory."),
+        (None, (), "No such file or directory: "),
         (
             yaml.safe_dump(SMALLEST),
             ("--volume", "nfs"),
@@ -175,7 +175,7 @@ def test_render_refuses_two_jobs_of_one_name(tmp_path: Path, capsys: pytest.Capt
         (
             yaml.safe_dump(SMALLEST),
             ("-o", "/no-such-folder/out.yaml"),
-            "/no-such-folder/out.yaml: cannot be written: No such",
+            "No such file or directory: '/no-such-folder/",
         ),
     ],
 )

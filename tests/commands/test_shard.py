@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -115,133 +114,85 @@ def test_options_of_stores_reach_the_source_and_the_target(
         assert "unknown option 'wrong'" in captured
 
 
-OPTIONS = {"max_shard_samples": 2, "seed": "none", "pattern": "*.txt", "quiet": True, "labels": "pattern:^([a-z]+)/"}
-TOML = """
+def test_options_of_a_file_yield_to_the_command_line(
+    shard: Shard, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In snake_case, with source and template; a table is the options of a store."""
+    path = tmp_path / "o.toml"
+    path.write_text(f"""
+source = "{source}"
+template = "{tmp_path}/out/{{shard}}.tar"
 max_shard_samples = 2
 seed = "none"
 pattern = "*.txt"
 quiet = true
 labels = 'pattern:^([a-z]+)/'
-"""
-
-
-@pytest.mark.parametrize("kind", ["json", "toml"])
-def test_options_of_a_file_yield_to_the_command_line(
-    kind: str, shard: Shard, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """JSON and TOML are equivalent, in snake_case; source and template may be in it."""
-    path, template = tmp_path / f"o.{kind}", f"{tmp_path}/out/{{shard}}.tar"
-    places = {"source": source, "template": template}
-    path.write_text(
-        json.dumps({**OPTIONS, **places})
-        if kind == "json"
-        else "\n".join(f"{name} = {json.dumps(value)}" for name, value in places.items()) + TOML
-    )
-    assert shard("--options", str(path), arguments=()) == [["cat/1", "cat/3"], ["cat/5", "dog/0"], ["dog/2", "dog/4"]]
+[storage_options]
+auto_mkdir = true
+""")
+    assert shard("-c", str(path), arguments=()) == [["cat/1", "cat/3"], ["cat/5", "dog/0"], ["dog/2", "dog/4"]]
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert [sample["cls"] for sample in stream_shards(f"{tmp_path}/out/", shuffle=False)] == [b"0"] * 3 + [b"1"] * 3
-    again = shard(f"--options={path}", "--max-shard-samples", "5", "--no-quiet", "--overwrite", arguments=())
+    again = shard(f"--conf={path}", "--max-shard-samples", "5", "--no-quiet", "--overwrite", arguments=())
     assert list(map(len, again)) == [5, 1]
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-@pytest.mark.parametrize("form", [["--options", "{}"], ["--options={}"]])
-@pytest.mark.parametrize("first", [True, False])
-def test_what_a_file_of_options_lacks_is_required_on_the_command_line(
-    form: list[str], first: bool, shard: Shard, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first positional argument is the source; the file's template is used, unless there are two."""
-    template = f"{tmp_path}/out/{{shard}}.tar"
-    files = {"none": {}, "source": {"source": source}, "template": {"template": template}, "both": {}}
-    files["both"] = {"source": f"{tmp_path}/nothing", "template": f"{tmp_path}/other/{{shard}}.tar"}
-    for name, content in files.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"quiet": True, **content}))
-
-    def line(name: str, *positional: str) -> list[str]:
-        option = [word.format(tmp_path / f"{name}.json") for word in form]
-        return [*option, *positional] if first else [*positional, *option]
-
-    for wrong, lacks in [
-        (line("none"), "no source and no template,"),
-        (line("none", source), "no template,"),
-        (line("source"), "no template,"),
-        (line("template"), "no source,"),
-    ]:
-        with pytest.raises(SystemExit) as ended:
-            main(["shard", *wrong])
-        captured = capsys.readouterr()
-        assert (ended.value.code, captured.out) == (2, "")
-        assert f"torchdata-remote shard: error: {lacks} neither on the command line nor in {tmp_path}" in captured.err
-    assert not (tmp_path / "out").exists()
-    whole = shard(source, template, arguments=())
-    assert shard(*line("template", source), "--overwrite", arguments=()) == whole
-    assert shard(*line("both", source, template), "--overwrite", arguments=()) == whole
-    assert not (tmp_path / "other").exists()
-
-
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "says", "status"),
     [
-        ('{"max_shard_byte": 1}', "no option 'max_shard_byte'; known options are append, base_name, id_base"),
-        ('{"max-shard-bytes": 1}', "'max-shard-bytes'"),
-        ('{"no_seed": true}', "'no_seed'"),
-        ('{"max_shard_bytes": 0}', "max_shard_bytes: expected a number of at least 1, got 0"),
-        ('{"max_shard_bytes": true}', "got True"),
-        ('{"max_shard_bytes": 1.5}', "got 1.5"),
-        ('{"append": "yes"}', "append: expected true or false, got 'yes'"),
-        ('{"storage_options": [1]}', "storage_options: expected a table"),
-        ('{"source": 3}', "source: expected a string"),
-        ("[1]", "expected a table of options"),
-        ("{", "cannot be read"),
-        ("\xff", "cannot be read"),
-        (None, "cannot be read"),
+        ('{"max_shard_byte": 1}', "max_shard_byte", 2),
+        ('{"max_shard_bytes": 0}', "max_shard_bytes", 2),
+        ('{"max_shard_bytes": 1.5}', "max_shard_bytes", 2),
+        ('{"append": "often"}', "append", 2),
+        ('{"storage_options": [1]}', "storage_options", 2),
+        ("[1]", "options.json: expected a table of options", 1),
+        ("{", "options.json: the options cannot be read", 1),
+        ("\xff", "options.json: the options cannot be read", 1),
+        (None, "options.json: the options cannot be read", 1),
     ],
 )
 def test_a_mistake_in_a_file_of_options_is_named_and_nothing_is_written(
-    tmp_path: Path, source: str, content: str | None, says: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, source: str, content: str | None, says: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "options.json"
     if content is not None:
         path.write_bytes(content.encode("latin-1"))
-    assert main(["shard", source, f"{tmp_path}/out/{{shard}}.tar", "--options", str(path)]) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"torchdata-remote: {path}: ")
-    assert says in printed
+    assert main(["shard", source, f"{tmp_path}/out/{{shard}}.tar", "--conf", str(path)]) == status
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "SOURCE"),
-        (["a"], "TEMPLATE"),
-        (["a", TEMPLATE, "--seed", "x"], "--seed"),
-        (["a", TEMPLATE, "--seed", "-1"], "--seed"),
-        (["a", TEMPLATE, "--num-workers", "-1"], "at least 0"),
-        (["a", TEMPLATE, "--max-shard-bytes", "0"], "at least 1"),
-        (["a", TEMPLATE, "--append", "--overwrite"], "choose one"),
-        (["a", TEMPLATE, "--labels", "magic"], "known forms are parent-directory, pattern, classes-json"),
-        (["a", TEMPLATE, "--labels", "pattern"], "expected a value after the colon"),
-        (["a", TEMPLATE, "--labels", "parent-directory:x"], "expected no colon"),
-        (["a", TEMPLATE, "--labels", "pattern:("], "labels: "),
-        (["a", TEMPLATE, "--labels", "pattern:abc"], "one group"),
-        (["a", TEMPLATE, "--labels", "classes-json:c.json"], "needs --id-base"),
-        (["a", TEMPLATE, "--labels", "by-number:c.json"], "needs --number-base"),
-        (["a", TEMPLATE, "--labels", "ground-truth:c.txt"], "needs --base-name"),
-        (["a", TEMPLATE, "--labels", "parent-directory", "--id-base", "1"], "--id-base has no effect with"),
-        (["a", TEMPLATE, "--base-name", "x"], "--base-name has no effect without --labels"),
-        (["a", TEMPLATE, "--transform", "double"], "module:function"),
-        (["a", TEMPLATE, "--transform", "no.such.module:f"], "cannot be imported"),
-        (["a", TEMPLATE, "--transform", "json:nothing"], "cannot be imported"),
-        (["a", TEMPLATE, "--transform", "math:pi"], "expected a function"),
-        (["a", TEMPLATE, "--max-shard", "3"], "--max-shard"),
+        (["--seed", "x"], "--seed"),
+        (["--seed", "1.5"], "--seed"),
+        (["--num-workers", "-1"], "--num-workers"),
+        (["--max-shard-bytes", "0"], "--max-shard-bytes"),
+        (["--append", "--overwrite"], "choose one"),
+        (["--labels", "magic"], "--labels: expected a form of parent-directory, pattern, classes-json"),
+        (["--labels", "pattern"], "--labels pattern: "),
+        (["--labels", "parent-directory:x"], "--labels parent-directory: "),
+        (["--labels", "pattern:("], "--labels pattern: "),
+        (["--labels", "pattern:abc"], "one group"),
+        (["--labels", "by-number:c.json"], "number_base"),
+        (["--labels", "ground-truth:c.txt"], "base_name"),
+        (["--labels", "parent-directory", "--id-base", "1"], "id_base"),
+        (["--base-name", "x"], "--labels: expected a form"),
+        (["--transform", "double"], "module:function"),
+        (["--transform", "no.such.module:f"], "cannot be imported"),
+        (["--transform", "json:nothing"], "cannot be imported"),
+        (["--transform", "math:pi"], "transform must be"),
+        (["--max-shard", "3"], "--max-shard"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["shard", *arguments])
-    assert caught.value.code == 2
+def test_a_wrong_command_line_ends_with_2(
+    arguments: list[str], says: str, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shard", source, f"{tmp_path}/out/{{shard}}.tar", *arguments]) == 2
     assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_forms_of_labels_are_the_functions_of_labels(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_show_uses_class_names_and_survives_a_bad_class_table(folder: Path, caps
     ("grid", "more", "says"),
     [
         ("no/such/folder/out.png", [], "no/such/folder does not exist. Create it"),
-        ("out.psd", [], "no picture can be written with the extension '.psd'. Use a name such as out.png"),
-        ("train/.png", [], "no picture can be written with the extension ''"),
+        ("out.psd", [], "Use a name such as out.png"),
+        ("train/.png", [], "Use a name such as out.png"),
         ("out.png", ["--num", "8", "--columns", "8", "--cell-pixels", "9999"], "pixels"),
         ("out.png", ["--cell-pixels", "3"], "16 pixels"),
     ],
@@ -103,6 +103,6 @@ def test_a_picture_that_cannot_be_written_leaves_the_one_before(
 
     with full_disk(max_bytes=500):
         assert main(["show", str(folder), "--grid", str(out)]) == 1
-    assert capsys.readouterr().err == f"torchdata-remote: {out}: File too large\n"
+    assert capsys.readouterr().err == f"torchdata-remote: {out}: the picture cannot be written: File too large\n"
     assert out.read_bytes() == b"old"
     assert sorted(os.listdir(folder.parent)) == ["out.png", "train"]

@@ -47,15 +47,14 @@ def folder(tmp_path: Path) -> Path:
 def test_once_prints_one_table_and_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Title, a row for each process, the total; a pipe gets the same."""
     assert main(["top", "--once", str(folder)]) == 0
-    printed = capsys.readouterr().out
-    title, _, names, *rows, _, verdict = printed.splitlines()
+    title, _, names, *rows, _, verdict = capsys.readouterr().out.splitlines()
     assert title == f"{folder}: 0 of 2 processes run"
     assert names.split() == [*NAMES, "process"]
     assert re.sub(r"ended \d+ s", "ended", rows[1]).split() == [
         "1", "0", "40.0", "3.0", "2.0", "1", "80%", "fetch", "80%", "ended", "n:8"
     ]  # fmt: skip
     assert rows[2].split() == ["all", "80.0", "6.0", "4.0", "1", "40%", "fetch", "40%"]
-    assert verdict.startswith("rank 1 on n waits for the store 80% of the time, and other ranks wait 0%: raise")
+    assert verdict.startswith("rank 1 on n waits for the store 80% of the time: raise max_in_flight")
     assert main(["top", str(folder / "*.jsonl")]) == 0
     assert capsys.readouterr().out.splitlines()[1:3] == ["", names]
 
@@ -84,49 +83,25 @@ def test_a_folder_without_recordings_is_an_error_that_says_what_makes_them(
 ) -> None:
     assert main(["top", "--once", str(tmp_path / "missing")]) == 1
     message = capsys.readouterr().err
-    assert f"{tmp_path / 'missing'}: no such file or folder. A process writes its first line" in message
+    assert f"{tmp_path / 'missing'}: no file has a line of statistics. A process writes its first line" in message
     (tmp_path / "0.jsonl").write_text("text\n")
     assert main(["top", "--once", str(tmp_path)]) == 1
     assert "1 lines are no statistics" in capsys.readouterr().err
 
 
-def test_what_is_odd_about_the_recordings_is_a_line_before_the_verdict(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also in JSON."""
-    for pid in range(11, 16):
-        write(folder / "0.jsonl", line(20, pid=pid, host="n", rank=0, ended=True, read_items=1), "broken\n")
-    (folder / "2.jsonl").mkdir()
-    assert main(["top", "--once", "--json", str(folder)]) == 0
-    *notes, last = json.loads(capsys.readouterr().out)["notes"]
-    broken = "5 lines are no statistics, or were written in part only"
-    assert notes == [f"{folder}/2.jsonl: Is a directory", broken]
-    assert last.startswith(
-        "rank 0 is recorded by 6 processes (n:11, n:12, n:13, n:14, ...): if they are two trainings,"
-    )
-    assert main(["top", str(folder)]) == 0
-    *_, total, empty, _, _, _, verdict = lines = capsys.readouterr().out.splitlines()
-    assert (total.split()[0], lines[-4:-1], empty) == ("all", [*notes, last], "")
-    assert verdict.startswith("rank 1 on n waits")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--every-s", "0"], "expected a positive number of seconds"),
-        (["--every-s", "3601"], "expected a positive number of seconds"),
-        (["--prometheus", "x"], "expected PORT or HOST:PORT"),
-        (["--prometheus", "70000"], "expected PORT or HOST:PORT"),
-        (["--prometheus", "9400", "--json"], "not allowed with"),
-        (["--prometheus", "9400", "--once"], "argument --once: not allowed with argument --prometheus"),
+        (["--every-s", "0"], "--every-s"),
+        (["--every-s", "3601"], "--every-s"),
+        (["--prometheus", "9400", "--json"], "--prometheus"),
+        (["--prometheus", "9400", "--once"], "--prometheus"),
     ],
 )
 def test_a_wrong_command_line_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["top", "stats/", *arguments])
-    assert ended.value.code == 2
+    assert main(["top", "stats/", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -144,63 +119,41 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], None
 
 
 def test_a_terminal_shows_frames_that_fit_until_ctrl_c(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[float], None]], None]
-) -> None:
-    """Each is written over the last one; columns are left out as the terminal shrinks: process, requests, bytes."""
-    ours, theirs = os.openpty()
-    sizes = [(24, 200), (24, 82), (24, 56), (7, 30)]
-    seen = []
-
-    def next_frame(seconds: float) -> None:
-        assert seconds == 5
-        seen.append(os.read(ours, 1 << 16).decode())
-        if not sizes:
-            raise KeyboardInterrupt
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", *sizes.pop(0), 0, 0))
-
-    with os.fdopen(theirs, "w") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        between(next_frame)
-        assert main(["top", "--every-s", "5", str(folder)]) == 0
-    os.close(ours)
-    assert seen[0].startswith("\x1b[2J\x1b[H")
-    named = []
-    for frame, (lines, columns) in zip(seen, [(24, 80), (24, 200), (24, 82), (24, 56), (7, 30)], strict=True):
-        shown = re.sub(r"\x1b\[\d*\w", "", frame).splitlines()
-        assert len(shown) < lines
-        assert max(map(len, shown)) <= columns
-        assert frame.endswith("\x1b[J")
-        assert frame is seen[0] or "\x1b[2J" not in frame
-        named.append(next(row for row in shown if row.lstrip().startswith("rank ")).split())
-        assert columns < 56 or len({row.index("%") for row in shown if re.match(r"^ *(\d+ +0|all) ", row)}) == 1
-    assert named[1:4] == [[*NAMES, "process"], NAMES, [*NAMES[:3], *NAMES[6:]]]
-
-
-def test_a_terminal_that_is_too_small_for_all_shows_those_that_wait_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Callable[[float], None]], None]
 ) -> None:
-    """With the number of those that are not shown, the total, and the verdict."""
+    """Each is written over the last one. Of too many processes those that wait most, with the total and the verdict."""
     for rank in range(256):
         place: dict[str, Any] = {"rank": rank, "world_size": 256, "worker": 0, "num_workers": 1}
         write(tmp_path / "all.jsonl", line(10, pid=rank, read_items=10, fetch_wait_s=rank / 30, ended=True, **place))
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 13, 100, 0, 0))
+    sizes = [(24, 200), (13, 82), (7, 30)]
+    frames = []
 
-    def stop(seconds: float) -> None:
-        raise KeyboardInterrupt
+    def next_frame(seconds: float) -> None:
+        assert seconds == 5
+        frames.append(os.read(ours, 1 << 16).decode())
+        if len(frames) == len(sizes):
+            raise KeyboardInterrupt
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", *sizes[len(frames)], 0, 0))
 
     with os.fdopen(theirs, "w") as stdout:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", *sizes[0], 0, 0))
         monkeypatch.setattr(sys, "stdout", stdout)
-        between(stop)
-        assert main(["top", str(tmp_path)]) == 0
-        lines = re.sub(r"\x1b\[\d*\w", "", os.read(ours, 1 << 16).decode()).splitlines()
+        between(next_frame)
+        assert main(["top", "--every-s", "5", str(tmp_path)]) == 0
     os.close(ours)
-    assert len(lines) <= 12
-    ranks = [int(found[1]) for row in lines if (found := re.match(r" *(\d+) +0 ", row))]
-    assert ranks == list(range(255, 255 - len(ranks), -1))
-    assert f"... and {256 - len(ranks)} processes that wait less" in lines
-    assert any(row.lstrip().startswith("all") for row in lines)
-    assert lines[-1].endswith("cache.")
+    assert frames[0].startswith("\x1b[2J\x1b[H")
+    for frame, (num_lines, columns) in zip(frames, sizes, strict=True):
+        shown = re.sub(r"\x1b\[\d*\w", "", frame).splitlines()
+        assert len(shown) < num_lines
+        assert max(map(len, shown)) <= columns
+        assert frame.endswith("\x1b[J")
+        ranks = [int(found[1]) for row in shown if (found := re.match(r" *(\d+) +0 ", row))]
+        assert ranks == list(range(255, 255 - len(ranks), -1)) != []
+        if num_lines > 12:
+            assert f"... and {256 - len(ranks)} processes that wait less" in shown
+            assert any(row.lstrip().startswith("all") for row in shown)
+            assert shown[-1].startswith("rank 255 on a waits for the store")
 
 
 def test_a_view_that_is_opened_before_the_training_waits_for_it(
@@ -234,7 +187,9 @@ def test_a_port_in_use_is_an_error_with_the_address(folder: Path, capsys: pytest
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert main(["top", str(folder), "--prometheus", address]) == 1
-    assert f"--prometheus {address}: Address already in use" in capsys.readouterr().err
+        assert "Address already in use" in capsys.readouterr().err
+        assert main(["top", str(folder), "--prometheus", "x"]) == 1
+        assert "expected [HOST:]PORT" in capsys.readouterr().err
 
 
 def test_metrics_are_counters_of_processes_that_run(
@@ -264,10 +219,9 @@ def test_metrics_are_counters_of_processes_that_run(
         if {name: sample.labels.get(name) for name in ("rank", "worker", "host", "pid")}
         == {"rank": "2", "worker": "1", "host": "n", "pid": "3"}
     }
-    assert values["torchdata_remote_running", None] == 1
     assert values["torchdata_remote_samples_total", None] == 60
     assert values["torchdata_remote_wait_seconds_total", "fetch"] == 4
     assert values["torchdata_remote_elapsed_seconds_total", None] == 30
-    assert len(values) == 4 + 6 * 4
+    assert len(values) == 2 + 6 * 4
     assert 'pid="7"' not in text
     assert r'host="\\udcff"' in text  # a lone surrogate, which cannot be encoded, keeps no other from the metrics

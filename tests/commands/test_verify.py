@@ -34,7 +34,7 @@ def test_verify_of_intact_shards_exits_with_0(folder: Path, capsys: pytest.Captu
 
 
 def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the object's URL, in aligned columns; then a summary; exit status 1."""
+    """With the object's URL; then a summary; exit status 1."""
     (folder / "000000.tar.idx").unlink()
     flip(folder / "000001.tar", 700)
     (folder / "extra.tar").write_bytes(b"")
@@ -45,9 +45,9 @@ def test_verify_prints_a_line_per_fault_and_exits_with_1(folder: Path, capsys: p
     extra, *shards = (line.removeprefix(f"file://{folder}/") for line in lines)
     assert extra == "extra.tar  the manifest does not name it, so readers of the manifest leave it out"
     assert [re.sub("[0-9a-f]{32}", "MD5", line) for line in shards] == [
-        "000000.tar.idx   the shard has no index. Write it: torchdata-remote manifest --overwrite FOLDER",
-        "000001.tar       has the MD5 MD5, the manifest has MD5",
-        "000001.tar       1 of 1 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 0",
+        "000000.tar.idx  the shard has no index. Write it: torchdata-remote manifest --overwrite FOLDER",
+        "000001.tar  has the MD5 MD5, the manifest has MD5",
+        "000001.tar  1 of 1 blocks of 4,194,304 bytes do not match their CRC-32: those at byte 0",
     ]
     assert last.endswith("bytes read: 4 faults")
     assert last.startswith("12 samples in 3 shards, ")
@@ -72,6 +72,5 @@ def test_members_that_cannot_be_part_of_a_sample_are_counted_by_each_command(
     printed = capsys.readouterr().out
     assert "\n  not part of samples: link 1\n" in printed
     assert "\n  left out: 1 members that cannot be part of a sample: " in printed
-    with pytest.raises(SystemExit):
-        main(["manifest", str(tmp_path), "--on-bad-member", "keep"])
-    assert "expected raise or skip, got 'keep'" in capsys.readouterr().err
+    assert main(["manifest", str(tmp_path), "--on-bad-member", "keep"]) == 2
+    assert "--on-bad-member" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -64,6 +65,12 @@ def test_top_follows_the_workers_of_a_training(tmp_path: Path) -> None:
             return False
         return re.search(pattern, seen) is not None
 
+    def view_has_ended() -> bool:
+        """It may have to write before it ends."""
+        with contextlib.suppress(OSError):
+            os.read(ours, 1 << 16)
+        return view.poll() is not None
+
     with os.fdopen(ours), training, view:
         try:
             assert training.stdin is not None
@@ -72,10 +79,11 @@ def test_top_follows_the_workers_of_a_training(tmp_path: Path) -> None:
             wait_for(lambda: shows(rb"4 of 4 processes run"))
             with urllib.request.urlopen(f"http://{address}/metrics") as answer:
                 metrics = answer.read().decode()
-            running = r"^torchdata_remote_running\{.*rank=\"1\",worker=\"(.)\"\} 1\.0$"
+            running = r"^torchdata_remote_samples_total\{.*rank=\"1\",worker=\"(.)\"\} [1-9]"
             assert sorted(re.findall(running, metrics, re.MULTILINE)) == ["0", "0", "0", "1"]
             view.send_signal(signal.SIGINT)
-            assert view.wait(20) == 0
+            wait_for(view_has_ended)
+            assert view.returncode == 0
             training.stdin.close()
             assert training.wait(60) == 0
         finally:

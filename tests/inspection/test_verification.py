@@ -87,11 +87,11 @@ def test_each_fault_is_named_and_hides_no_other(folder: str, said: Said) -> None
     cut, size = found.pop("000000.tar")
     assert "at byte" in cut
     assert size.startswith("has 1,000 bytes, the manifest has ")
-    assert found.pop("000002.tar.idx") == ["has 32 bytes, where an index of 4 samples has 40"]
+    assert found.pop("000002.tar.idx") == ["has 32 bytes, where the index of 4 samples has 40"]
     assert found == {}
     put(f"{folder}/000002.tar.idx", bytes(40))
     (what,) = faults(said, folder)["000002.tar.idx"]
-    assert what.startswith("does not hold the offsets of the samples: it is the index of another shard, or damaged")
+    assert what.startswith("does not hold the offsets of the samples: it is of another shard, or damaged")
 
 
 def test_sizes_sums_and_counts_of_the_manifest_are_compared(folder: str, said: Said) -> None:
@@ -155,13 +155,13 @@ def keys_of_others() -> bytes:
 @pytest.mark.parametrize(
     ("damaged", "what"),
     [
-        (lambda data: b"", "is not a file of keys (BadZipFile: File is not a zip file)"),
-        (lambda data: data[:-30], "is not a file of keys (BadZipFile: File is not a zip file)"),
+        (lambda data: b"", "cannot be read: is not a file of keys (BadZipFile: File is not a zip file)"),
+        (lambda data: data[:-30], "cannot be read: is not a file of keys (BadZipFile: File is not a zip file)"),
         (
             lambda data: keys_of_others(),
-            "does not hold the keys of the samples: it is the file of another shard, or damaged",
+            "does not hold the keys of the samples: it is of another shard, or damaged",
         ),
-        (lambda data: bytes(100_000), "has 100,000 bytes, where a file of these 4 keys has "),
+        (lambda data: bytes(100_000), "has 100,000 bytes, where the file of keys of 4 samples has "),
     ],
     ids=["empty", "cut", "of another shard", "large"],
 )

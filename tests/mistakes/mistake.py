@@ -51,10 +51,7 @@ def command_line(*arguments: str) -> str:
     """Run ``torchdata-remote``, and return what it printed."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        try:
-            status = main(arguments)
-        except SystemExit as exit_:
-            status = int(exit_.code or 0)
+        status = main(arguments)
     if status:
         raise CommandLineError(errors.getvalue().strip())
     return output.getvalue()

@@ -30,9 +30,8 @@ FUNCTIONS = {
 }
 # Words of errors that do not name the argument; or None, for what is not checked where it is given
 NOT_CHECKED = (
-    "RecordedStats.clock", "RecordedStats.wall_clock", "World.group", "Faults.methods", "FaultyStore.endpoint_url",
-    "FaultyStore.seed", "all_worlds.world_size", "all_worlds.num_workers", "assert_resumes_everywhere.num_streams",
-    "assert_resumes_everywhere.same",
+    "World.group", "Faults.methods", "FaultyStore.endpoint_url", "FaultyStore.seed", "all_worlds.world_size",
+    "all_worlds.num_workers", "assert_resumes_everywhere.num_streams", "assert_resumes_everywhere.same",
 )  # fmt: skip
 OTHER_WORDS = {
     **dict.fromkeys(NOT_CHECKED),

@@ -38,7 +38,8 @@ def failing(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
         port = taken.getsockname()[1]
 
         def run(*arguments: str) -> str:
-            assert main(["serve", "--port", str(port), *arguments]) == 1
+            free = [] if "--port" in arguments else ["--port", str(port)]
+            assert main(["serve", *free, *arguments]) == 1
             captured = capsys.readouterr()
             assert captured.out == ""
             assert captured.err.startswith("torchdata-remote: ")

@@ -29,7 +29,7 @@ def line(elapsed_s: float, *, pid: int = 1, host: str | None = "a", **fields: An
         else:
             others[name] = value
     origin = {"time": NOW_S + elapsed_s, "host": host, "parent_pid": None, "rank": None, "world_size": None}
-    place = {"worker": None, "num_workers": 0, "every_s": 2.0, "ended": False}
+    place = {"worker": None, "num_workers": 0, "every_s": 2.0, "ended": False, "idle_s": 0.0}
     return json.dumps({**origin, **place, "pid": pid, "elapsed_s": elapsed_s, **stages, **others}) + "\n"
 
 

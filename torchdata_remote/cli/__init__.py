@@ -1,4 +1,4 @@
-"""Command line ``torchdata-remote``, with one module for each command.
+"""Command line ``torchdata-remote``: a function for each command, which imports what it calls when it runs.
 
 Exit status: 0 for success, 1 for a fault of the data or the store, 2 for a wrong command line, 130 for Ctrl-C.
 """
@@ -13,8 +13,8 @@ _SIGINT_STATUS = 130  # as shells report it
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     try:
-        # Imported here, as are the commands, so that Ctrl-C meanwhile ends it like any other
-        from ._commands import run
+        # Imported here, as is what commands call, so that Ctrl-C meanwhile ends it like any other
+        from .app import run
 
         return run(arguments)
     except KeyboardInterrupt:

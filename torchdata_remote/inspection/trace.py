@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from ..core.stats.counters import DECODE, FETCH, LIST, READ, stages
+from ..core.stats.counters import FETCH, stages
 from ..core.stats.report import Stats
 from ..core.stats.spans import Span
 
-_MAX_CONSUMER_SPANS = 20_000  # of a stage; drawn are those of the beginning
+_MAX_CONSUMER_SPANS = 80_000  # drawn are those of the beginning
 _MANY_RETRIES = 0.05  # of all requests
 _FEW_IN_FLIGHT = 0.5  # of those that are allowed
-
-Interval = tuple[float, float]
-
-
-class Percentiles(NamedTuple):
-    """Durations of requests in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 class Trace:
@@ -36,18 +23,17 @@ class Trace:
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
         self.requests: list[Span] = []
-        self._consumer: dict[str, list[Interval]] = {stage.name: [] for stage in stages}
+        self.consumer: list[Span] = []
         self.samples_s = array("d")
 
     def take(self, span: Span) -> None:
         """Record a piece of work. Called by several threads."""
-        start_s, end_s = span.start_s - self._began_s, span.end_s - self._began_s
+        span = span._replace(start_s=span.start_s - self._began_s, end_s=span.end_s - self._began_s)
         if span.by_consumer:
-            own = self._consumer[span.stage]
-            if len(own) < _MAX_CONSUMER_SPANS:
-                own.append((start_s, end_s))
+            if len(self.consumer) < _MAX_CONSUMER_SPANS:
+                self.consumer.append(span)
         elif span.stage == FETCH.name:
-            self.requests.append(span._replace(start_s=start_s, end_s=end_s))
+            self.requests.append(span)
 
     def take_open_waits(self) -> float:
         """Record the consumer's waits that have not ended, up to now.
@@ -65,66 +51,18 @@ class Trace:
         """Record that a sample has arrived."""
         self.samples_s.append(time.perf_counter() - self._began_s)
 
-    def consumer(self, until_s: float) -> dict[str, list[Interval]]:
-        """Return when the consumer waited for, or was in, each stage, and when it was elsewhere (``"rest"``)."""
-        found: dict[str, list[Interval]] = {stage.name: [] for stage in stages}
-        spent: list[Interval] = []
-        for stage in (LIST, FETCH, DECODE, READ):  # the inner ones first
-            found[stage.name] = subtract(_clipped(self._consumer[stage.name], until_s), spent)
-            spent += found[stage.name]
-        return {**found, "rest": subtract([(0.0, until_s)], spent)}
-
     @property
     def detailed_until_s(self) -> float:
         """Until when the consumer's time was recorded."""
-        full = [own[-1][1] for own in self._consumer.values() if len(own) == _MAX_CONSUMER_SPANS]
-        return min(full, default=float("inf"))
+        return self.consumer[-1].end_s if len(self.consumer) == _MAX_CONSUMER_SPANS else float("inf")
 
-    def percentiles(self) -> Percentiles | None:
-        """Return the durations of the requests; ``None`` without requests."""
+    def percentiles(self) -> dict[str, float]:
+        """Return the durations of the requests in milliseconds, such as ``"p50"``; empty without requests."""
         import numpy as np
 
         took_ms = [1e3 * (span.end_s - span.start_s) for span in self.requests]
-        return Percentiles(*(float(one) for one in np.percentile(took_ms, [50, 90, 99, 100]))) if took_ms else None
-
-
-def _clipped(intervals: Iterable[Interval], until_s: float) -> list[Interval]:
-    return [(max(0.0, start_s), min(end_s, until_s)) for start_s, end_s in intervals if start_s < until_s]
-
-
-def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """Remove parts of intervals.
-
-    Args:
-        intervals: that do not overlap each other.
-        holes: that may.
-
-    Returns:
-        What remains, sorted.
-
-    Example:
-        >>> subtract([(0, 10), (12, 15)], [(2, 3), (2, 5), (9, 13)])
-        [(0, 2), (5, 9), (13, 15)]
-    """
-    rest, holes = [], sorted(holes)
-    first = 0  # hole that may reach into this interval
-    for start, end in sorted(intervals):
-        at = start
-        while first < len(holes) and holes[first][1] <= start:
-            first += 1
-        for hole_start, hole_end in _until(holes, first, end):
-            if hole_start > at:
-                rest.append((at, hole_start))
-            at = max(at, hole_end)
-        if at < end:
-            rest.append((at, end))
-    return rest
-
-
-def _until(holes: Sequence[Interval], first: int, end: float) -> Iterable[Interval]:
-    while first < len(holes) and holes[first][0] < end:
-        yield holes[first]
-        first += 1
+        names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+        return {name: float(np.percentile(took_ms, share)) for name, share in names.items()} if took_ms else {}
 
 
 def verdict(spent: Stats, *, max_in_flight: int, waiting_s: float = 0.0) -> str:
@@ -141,26 +79,21 @@ def verdict(spent: Stats, *, max_in_flight: int, waiting_s: float = 0.0) -> str:
         >>> verdict(Stats(10.0, idle, fetch, idle, idle), max_in_flight=16)
         '82 % of the time waits for the store: raise max_in_flight (16)'
     """
-    stage = spent.bottleneck
+    stage, fetch, elapsed_s = spent.bottleneck, spent.fetch, max(spent.elapsed_s, 1e-9)
     waited_s = spent.rest_s if stage == "rest" else getattr(spent, stage).wait_s
-    share = f"{100 * waited_s / max(spent.elapsed_s, 1e-9):.0f} % of the time"
-    if stage == FETCH.name and waiting_s > spent.elapsed_s / 2:
-        return f"{share} waits for the store: nothing came in the last {waiting_s:.1f} s"
-    if stage == FETCH.name:
-        return f"{share} waits for the store: {_remedy(spent, max_in_flight)}"
-    return {
-        "list": f"{share} waits for the listing: use a manifest, an index, or fewer and larger objects",
-        "read": f"{share} goes into parsing shards: add workers",
-        "decode": f"{share} goes into decoding: add workers, or decode smaller images (rgb(min_size=...))",
-        "rest": f"{share} goes into counting samples: the pipeline is not the limit",
-    }[stage]
-
-
-def _remedy(spent: Stats, max_in_flight: int) -> str:
-    fetch = spent.fetch
-    if fetch.retries > _MANY_RETRIES * fetch.requests:
-        return f"it failed {fetch.retries:,} of {fetch.requests:,} requests; lower max_in_flight ({max_in_flight})"
-    in_flight = fetch.busy_s / max(spent.elapsed_s, 1e-9)
-    if in_flight < _FEW_IN_FLIGHT * max_in_flight:
-        return f"only {in_flight:.1f} of {max_in_flight} requests run at once; raise max_buffer_bytes, or add objects"
-    return f"raise max_in_flight ({max_in_flight})"
+    remedy = f"raise max_in_flight ({max_in_flight})"
+    if waiting_s > elapsed_s / 2:
+        remedy = f"nothing came in the last {waiting_s:.1f} s"
+    elif fetch.retries > _MANY_RETRIES * fetch.requests:
+        remedy = f"it failed {fetch.retries:,} of {fetch.requests:,} requests; lower max_in_flight ({max_in_flight})"
+    elif fetch.busy_s / elapsed_s < _FEW_IN_FLIGHT * max_in_flight:
+        at_once = f"only {fetch.busy_s / elapsed_s:.1f} of {max_in_flight} requests run at once"
+        remedy = f"{at_once}; raise max_buffer_bytes, or add objects"
+    advice = {
+        "list": "waits for the listing: use a manifest, an index, or fewer and larger objects",
+        "fetch": f"waits for the store: {remedy}",
+        "read": "goes into parsing shards: add workers",
+        "decode": "goes into decoding: add workers, or decode smaller images (rgb(min_size=...))",
+        "rest": "goes into counting samples: the pipeline is not the limit",
+    }
+    return f"{100 * waited_s / elapsed_s:.0f} % of the time {advice[stage]}"

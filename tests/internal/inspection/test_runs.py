@@ -1,4 +1,4 @@
-"""The trace of a run of ``bench``: whose time it was, the verdict, and rows of requests in its plot."""
+"""The verdict of a run of ``bench``: the stage that took most of the time, and what to change."""
 
 from __future__ import annotations
 
@@ -6,39 +6,9 @@ import pytest
 
 from torchdata_remote.core.stats.counters import StageStats
 from torchdata_remote.core.stats.report import Stats
-from torchdata_remote.core.stats.spans import Span
-from torchdata_remote.inspection.trace import Trace, verdict
+from torchdata_remote.inspection.trace import verdict
 
 IDLE = StageStats()
-
-
-@pytest.fixture
-def trace(monkeypatch: pytest.MonkeyPatch) -> Trace:
-    """Of a run that began at 100 s."""
-    monkeypatch.setattr("time.perf_counter", lambda: 100.0)
-    return Trace()
-
-
-def test_the_consumers_time_is_divided_among_the_stages(trace: Trace) -> None:
-    """Waits within the reading of a sample are not reading; what no stage took is the rest; requests are apart."""
-    for stage, start_s, end_s in [("fetch", 101, 103), ("read", 100.5, 104), ("decode", 104, 105), ("read", 107, 112)]:
-        trace.take(Span(stage, start_s, end_s, 0, by_consumer=True))
-    trace.take(Span("fetch", 100, 109, 7))
-    assert trace.consumer(until_s=8.0) == {
-        "list": [],
-        "fetch": [(1.0, 3.0)],
-        "read": [(0.5, 1.0), (3.0, 4.0), (7.0, 8.0)],
-        "decode": [(4.0, 5.0)],
-        "rest": [(0.0, 0.5), (5.0, 7.0)],
-    }
-    assert trace.requests == [Span("fetch", 0.0, 9.0, 7)]
-
-
-def test_percentiles_are_of_all_requests(trace: Trace) -> None:
-    assert trace.percentiles() is None
-    for number in range(1, 102):
-        trace.take(Span("fetch", 100.0, 100.0 + number / 1e3, 1))
-    assert trace.percentiles() == pytest.approx((51, 91, 100, 101))
 
 
 @pytest.mark.parametrize(

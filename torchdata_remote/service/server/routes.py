@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...core.urls import RemoteUrl
-from ...inspection import draw_sheet, summarize
+from ...inspection.dataset_page import draw_sheet, summarize
 from ...storage.dataset_service.protocol import MAX_BATCH_FILES, MAX_PATH_BYTES, digest_field
 from .archives import tar_stream, unpack
 from .bodies import aborted_unless_committed, json_body, receive, require_file_body
