@@ -279,13 +279,13 @@ CASES: dict[str, list[Case]] = {
             """,
         ),
         Case(
-            "Wait for the other writer, or stop it. The claim of a writer that was killed is taken over: at once on the "
-            "same machine, after 35 s on another one.",
+            "Wait for the other writer, or stop it. If it was killed, start the same `shard_dataset` again, or pass "
+            "`overwrite=True`: the new writer takes the folder over, and one that still runs fails.",
             code="""
             import torchdata_remote as tdr
 
-            with tdr.ShardWriter("memory://claimed/{shard}.tar", overwrite=True) as first:
-                with tdr.ShardWriter("memory://claimed/{shard}.tar", overwrite=True) as second:
+            with tdr.ShardWriter("memory://claimed/{shard}.tar") as first:
+                with tdr.ShardWriter("memory://claimed/{shard}.tar") as second:
                     second.write({"__key__": "cat/1", "txt": "a cat"})
             """,
         ),
@@ -480,11 +480,6 @@ CASES: dict[str, list[Case]] = {
             "`max_shard_bytes`. Start the same call again: finished shards are kept.",
             text="A shard's worker was lost 3 time(s), the last time because ... Finished shards are kept: start the job "
             "again, and it resumes. Was there enough memory for three windows of 64 MiB, or samples, per worker?",
-        ),
-        Case(
-            'Put the call below `if __name__ == "__main__":`. Worker processes import the script.',
-            text="A worker process did not start, because ...; what it said is on standard error. Is the call below "
-            '`if __name__ == "__main__":`? ...',
         ),
     ],
     "WorkerStartError": [

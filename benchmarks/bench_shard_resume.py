@@ -2,9 +2,10 @@
 
     python benchmarks/bench_shard_resume.py [--quick] [--rounds 3] [--sources tar nested files shards] [--workers 0 2]
 
-Each source is written into shards three times in new processes: undisturbed; until its journal names 90 % of the
-shards, then ended by SIGKILL; and resumed. Processor seconds are those of all processes of a job, from the start of the
-interpreter on: the children of a job become those of this process (``PR_SET_CHILD_SUBREAPER``), which waits for them.
+Each source is written into shards three times in new processes: undisturbed; until 90 % of the shards are
+finished, then ended by SIGKILL; and resumed. Processor seconds are those of all processes of a job, from the start of
+the interpreter on: the children of a job become those of this process (``PR_SET_CHILD_SUBREAPER``), which waits for
+them.
 Modules are compiled before, as they are once installed. Undisturbed and resumed runs have to leave the same manifest,
 or the benchmark fails.
 """
@@ -43,16 +44,16 @@ import os, signal, sys
 import torchdata_remote as tdr
 
 def kill_after(num_tasks):
-    from torchdata_remote.sharding.journal import Journal
-    add_finished = Journal.add_finished
+    from torchdata_remote.core.notices.progress_bar import Progress
+    add_shards, finished = Progress.add_shards, []
 
-    def add_and_kill(journal, *arguments):
-        add_finished(journal, *arguments)
-        if len(journal._finished) >= num_tasks:
-            journal.check()
+    def add_and_kill(progress, *arguments):
+        add_shards(progress, *arguments)
+        finished.append(arguments)
+        if len(finished) >= num_tasks:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Journal.add_finished = add_and_kill
+    Progress.add_shards = add_and_kill
 
 if __name__ == "__main__":
     source, template, shard_bytes, num_workers, num_tasks = sys.argv[1:]

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from tests.servers.s3 import S3Server
 from tests.support.killed_jobs import Done, Jobs, running_jobs
 from tests.support.shard_places import Place, memory_place, some_files, tar_of
 from tests.support.written import shard
-from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
+from torchdata_remote.errors import RemoteDataError, ShardWriteError
+from torchdata_remote.formats.labels import parent_directory
 
 FILES = some_files(17)
 LIMIT = 4  # samples in a shard
@@ -187,38 +189,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("case", ["files"], indirect=True)
 def test_only_finished_shards_that_are_as_they_were_are_kept(case: Case) -> None:
     """Whatever happened to one, to its index or to its keys, it is written again, and no other one is."""
-    folder = case.interrupted("run")
-    for number, (what, damage) in enumerate(DAMAGE.items()):
-        damaged = Path(case.place(f"{number}").url)
-        shutil.copytree(folder, damaged)
-        victim = f"{number % NUM_SHARDS:06d}.tar"
-        for path in damaged.iterdir():  # a copy has other times, so that its shards are read
-            shutil.copystat(folder / path.name, path)
-        damage(damaged / victim)
-        assert case.check_again(f"{number}").written() & SHARDS == {victim}, what
-
-
-@pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_shard_changed_in_place_whose_times_were_set_back_is_written_again(case: Case) -> None:
-    flip_unseen(case.interrupted("run") / "000002.tar")
-    assert case.check_again("run").written() & SHARDS == {"000002.tar"}
-
-
-@pytest.mark.parametrize("case", ["compressed"], indirect=True)
-def test_finished_shards_that_were_copied_or_touched_are_read_and_kept(case: Case) -> None:
-    folder = Path(case.place("run").url)
-    for stop_at in range(case.num_steps + 3, 0, -1):  # a slower run may record its progress once more
-        case.run("run", stop_at=stop_at, how="raise")
-        if not (folder / "index.json").exists():
-            break
-        shutil.rmtree(folder)
-    finished = {name for name in os.listdir(folder) if name.endswith(".tar.gz")}
-    assert len(finished) >= NUM_SHARDS - 1
-    for name in finished:
-        os.utime(folder / name, ns=(0, 0))
-    done = case.check_again("run")
-    assert len(finished & done.written()) <= 1
-    assert finished & {path.rpartition("/")[2] for path in done.opened}
+    for run, damages in enumerate(([*DAMAGE.values()][:4], [*DAMAGE.values()][4:8], [*DAMAGE.values()][8:])):
+        folder, victims = case.interrupted(f"{run}"), [f"{number:06d}.tar" for number in range(len(damages))]
+        for victim, damage in zip(victims, damages, strict=True):
+            damage(folder / victim)
+        assert case.check_again(f"{run}").written() & SHARDS == {*victims}
 
 
 @pytest.mark.parametrize("case", ["tar", "gz"], indirect=True)
@@ -334,33 +309,20 @@ def test_a_job_killed_on_s3_is_continued_and_leaves_no_upload(
 
 
 @pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_second_job_is_refused_while_the_first_one_runs_in_another_process(case: Case) -> None:
+def test_a_job_of_another_plan_is_refused_while_one_runs_and_the_same_one_takes_over(case: Case) -> None:
     place = case.place("run")
     with case.jobs.stopped(
-        case.source, place.template(), folder=place.url, stop_at=case.num_steps // 2, **case.options
+        case.source, place.template(), folder=place.url, stop_at="000002.tar", **case.options
     ) as pid:
         before = place.files()
-        with pytest.raises(ObjectExistsError, match=f"process {pid} on"):
-            shard(case.source, place, overwrite=True)
+        with pytest.raises(ShardWriteError, match="unfinished job"):
+            shard(case.source, place, seed=5)
         assert place.files() == before
-        os.kill(pid, signal.SIGKILL)
-        assert case.jobs.wait().status == -signal.SIGKILL
-    case.check_again("run")
-
-
-@pytest.mark.parametrize("case", ["files"], indirect=True)
-def test_a_suspended_job_whose_folder_another_one_has_completed_fails_and_changes_nothing(case: Case) -> None:
-    place = case.place("run")
-    # Steps beside which no thread renews the claim, which the job would then hold again
-    for step in ("_unfinished-sources-000000", "000000.tar", "provenance.json"):
-        shutil.rmtree(place.url, ignore_errors=True)
-        with case.jobs.stopped(case.source, place.template(), folder=place.url, stop_at=step, **case.options) as pid:
-            shutil.rmtree(place.url)
-            shutil.copytree(case.place("undisturbed").url, place.url)
-            os.kill(pid, signal.SIGCONT)
-            done = case.jobs.wait()
-        assert "ObjectExistsError" in (done.error or "")
-        assert {name: data for name, data in place.files().items() if name in case.expected} == case.expected
+        assert shard(case.source, place, provenance=True, labels=parent_directory(), max_shard_samples=LIMIT)
+        assert place.files() == case.expected
+        os.kill(pid, signal.SIGCONT)
+        assert "ObjectExistsError" in (case.jobs.wait().error or "")
+    assert place.files() == case.expected
 
 
 @pytest.mark.parametrize(
@@ -377,7 +339,7 @@ def test_an_invalid_record_of_an_unfinished_job_is_an_error_with_advice_and_stay
 
 
 @pytest.mark.parametrize("error", [ValueError("not this one"), KeyboardInterrupt()], ids=repr)
-def test_shards_finished_before_an_exception_of_a_transform_are_kept(error: BaseException) -> None:
+def test_shards_finished_before_an_exception_of_a_transform_are_kept(tmp_path: Path, error: BaseException) -> None:
     source, well = memory_place(), memory_place()
     source.put(FILES)
     calls: list[str] = []
@@ -391,7 +353,7 @@ def test_shards_finished_before_an_exception_of_a_transform_are_kept(error: Base
 
     shard(source.url, well, transform=transform, max_shard_samples=LIMIT)
     for fails_at in (3, len(FILES) + 1, len(FILES) + LIMIT + 1, 2 * len(FILES) - 1):
-        to = memory_place()
+        to = Place(f"{tmp_path}/{fails_at}/")
         calls.clear()
         with pytest.raises((ShardWriteError, KeyboardInterrupt)):
             shard(source.url, to, transform=transform, max_shard_samples=LIMIT)
@@ -401,3 +363,18 @@ def test_shards_finished_before_an_exception_of_a_transform_are_kept(error: Base
         shard(source.url, to, transform=transform, max_shard_samples=LIMIT)
         assert len(calls) - len(FILES) <= len(FILES) - max(0, num_before // LIMIT - 1) * LIMIT
         assert to.files() == well.files()
+
+
+def test_the_index_that_an_unfinished_job_leaves_has_no_url_of_its_source(tmp_path: Path) -> None:
+    """One may have a signature."""
+    source, to = Place(f"{tmp_path}/in/"), Place(f"{tmp_path}/out/")
+    source.put({"all.tar": tar_of(FILES)})
+
+    def fail(sample: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(sample["__key__"])
+
+    with pytest.raises(ShardWriteError, match="transform failed"):
+        shard(f"{source.url}all.tar", to, transform=fail)
+    (index,) = (data for name, data in to.files().items() if name.startswith("_unfinished-index"))
+    assert b"names.data" in zlib.decompress(index)
+    assert b"all.tar" not in index + zlib.decompress(index)

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.support.paths import ROOT
 from tests.support.shard_places import Place, memory_place, some_files
-from tests.support.written import shard, with_beside
-from torchdata_remote.errors import ObjectExistsError, ShardWriteError
+from tests.support.written import listed, shard, with_beside
+from torchdata_remote.errors import ObjectExistsError, RemoteDataError, ShardWriteError
 
 SAMPLE = {"__key__": "a", "txt": b"small"}
 BUSY = "another job writes there now"
 
 
-def writer_of(place: Place, *, overwrite: bool = True, name: str = "{shard:06d}.tar") -> tdr.ShardWriter:
-    return tdr.ShardWriter(f"{place.url}{name}", overwrite=overwrite, storage_options=place.options)
+def writer_of(place: Place, *, overwrite: bool = True) -> tdr.ShardWriter:
+    return tdr.ShardWriter(place.template(), overwrite=overwrite, storage_options=place.options)
 
 
 def write_one(place: Place, key: str) -> None:
@@ -39,50 +40,63 @@ def check_only(place: Place, *names: str) -> None:
     assert not [name for name in place.files() if name.startswith(("_", "."))]
 
 
-@pytest.mark.parametrize(
-    ("place", "overwrite", "name"),
-    [
-        ("local", False, "{shard:06d}.tar"),
-        ("memory", True, "val-{shard}.tar.gz"),
-        ("s3", True, "{shard:06d}.tar"),
-        ("s3", False, "val-{shard}.tar.gz"),
-    ],
-    indirect=["place"],
-)
-def test_a_second_writer_or_job_is_refused_and_the_first_one_loses_nothing(
-    place: Place, overwrite: bool, name: str
-) -> None:
+OTHERS: dict[str, Callable[[Place], object]] = {
+    "writer": lambda place: writer_of(place, overwrite=False).write(SAMPLE),
+    "pipe": lambda place: list(
+        tdr.IterableWrapper([SAMPLE]).write_shards(place.template(), storage_options=place.options)
+    ),
+    "job": lambda place: shard(memory_place().put(some_files(3)), place, seed=7),
+}
+
+
+def test_a_second_writer_or_job_is_refused_and_the_first_one_loses_nothing(place: Place) -> None:
     with writer_of(place) as first:
         first.write(SAMPLE)
-        with pytest.raises(ObjectExistsError, match=f"{BUSY}.*not closed"):
-            writer_of(place, overwrite=overwrite, name=name).write({"__key__": "b", "txt": b""})
-        with pytest.raises(ObjectExistsError, match=BUSY):
-            list(
-                tdr.IterableWrapper([SAMPLE]).write_shards(
-                    f"{place.url}{name}", storage_options=place.options, overwrite=overwrite
-                )
-            )
-        with pytest.raises(ObjectExistsError, match=BUSY):
-            shard(memory_place().put(some_files(3)), place, overwrite=overwrite)
+        for other in OTHERS.values():
+            with pytest.raises(ObjectExistsError, match=BUSY):
+                other(place)
     check_only(place, "a.txt")
-    write_one(place, "c")
-    check_only(place, "c.txt")
 
 
-def test_a_writer_and_a_second_job_are_refused_while_a_job_runs(place: Place) -> None:
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_writer_and_a_job_of_another_plan_are_refused_while_a_job_runs(place: Place) -> None:
     source, refused = memory_place().put(some_files(3)), []
 
     def also_write(sample: dict[str, Any]) -> dict[str, Any]:
-        for also in (lambda: writer_of(place).write(SAMPLE), lambda: shard(source, place)):
-            with pytest.raises(ObjectExistsError, match=BUSY) as caught:
-                also()
-            refused.append(caught.value)
+        for other in OTHERS.values():
+            with pytest.raises(RemoteDataError, match=rf"{BUSY}|an unfinished job with another|exists already"):
+                other(place)
+            refused.append(other)
         return sample
 
-    shard(source, place, overwrite=True, transform=also_write)
-    assert len(refused) >= 6
+    shard(source, place, transform=also_write)
+    assert len(refused) >= 9
     check_only(place, *place.members())
     assert place.members() == some_files(3)
+
+
+def test_a_job_that_was_overtaken_while_it_planned_changes_nothing(place: Place) -> None:
+    before: dict[str, bytes] = {}
+
+    def label(path: str) -> int:
+        if not before:
+            shard(memory_place().put(some_files(3)), place)
+            before.update(place.files())
+        return 7
+
+    with pytest.raises(ObjectExistsError, match="exists already"):
+        shard(memory_place().put(some_files(5, seed=2)), place, labels=label)
+    assert place.files() == before
+
+
+def test_one_that_overwrites_takes_the_folder_and_the_first_writer_changes_nothing_more(place: Place) -> None:
+    first = writer_of(place)
+    first.write({"__key__": "old", "txt": b""})
+    write_one(place, "new")
+    with pytest.raises(ObjectExistsError, match="another job"):
+        first.close()
+    check_only(place, "new.txt")
+    assert listed(place)[0][:2] == ("000000.tar", 1)
 
 
 def test_of_many_threads_that_begin_at_once_one_writes_and_the_others_are_refused(place: Place) -> None:
@@ -94,7 +108,7 @@ def test_of_many_threads_that_begin_at_once_one_writes_and_the_others_are_refuse
     def write(number: int) -> None:
         barrier.wait(60)
         try:
-            with writer_of(place) as writer:
+            with writer_of(place, overwrite=False) as writer:
                 for index in range(3):
                     writer.write({"__key__": f"{number}-{index}", "txt": b""})
                 entered.append(number)
@@ -180,7 +194,7 @@ def started(place: Place) -> subprocess.Popen[str]:
 def test_a_writer_of_another_process_is_refused_until_that_one_has_ended(tmp_path: Path, how: str) -> None:
     place = Place(f"{tmp_path}/d/")
     with started(place) as child:
-        with pytest.raises(ObjectExistsError, match=f"process {child.pid} on"), writer_of(place):
+        with pytest.raises(ObjectExistsError), writer_of(place, overwrite=False):
             pytest.fail("it was entered")
         if how == "killed":
             child.kill()
@@ -224,13 +238,15 @@ for number in range(int(sys.argv[2])):
 """
 
 
-def test_a_program_that_ends_without_closing_leaves_whole_shards_and_no_claim(tmp_path: Path) -> None:
+def test_a_program_that_ends_without_closing_leaves_whole_shards(tmp_path: Path) -> None:
     place = Place(f"{tmp_path}/")
     done = subprocess.run(
         [sys.executable, "-c", AT_EXIT, place.template(), "3"], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(place.files()) == with_beside("000000.tar")
+    assert sorted(place.files()) == sorted([*with_beside("000000.tar"), "_unfinished-job.json"])
+    write_one(place, "a")
+    check_only(place, "a.txt")
 
 
 def test_a_writer_whose_claim_has_gone_publishes_no_manifest(place: Place) -> None:

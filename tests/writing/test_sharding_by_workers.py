@@ -277,12 +277,9 @@ def plain_copy(sample: Sample) -> Sample:
     return sample
 
 
-@pytest.mark.parametrize(("code", "reason"), [(7, "exit code 7"), (-signal.SIGKILL, "ended by SIGKILL")])
-def test_a_shard_that_loses_four_workers_is_an_error_that_says_how_they_ended(
-    source: str, tmp_path: Path, code: int, reason: str
-) -> None:
-    with pytest.raises(WorkerLostError, match=rf"lost 4 time\(s\).*{reason}.*start the job again"):
-        shard(source, Place(f"{tmp_path}/"), num_workers=1, transform=Fatal(("30",), "", code))
+def test_a_shard_that_loses_four_workers_is_an_error(source: str, tmp_path: Path) -> None:
+    with pytest.raises(WorkerLostError, match=r"lost 4 time\(s\), .* because of .*abruptly.*start the job again"):
+        shard(source, Place(f"{tmp_path}/"), num_workers=1, transform=Fatal(("30",), "", 7))
 
 
 class NoWorkers(Items):

@@ -1,7 +1,7 @@
 """Write any dataset into shuffled tar shards, by one process or many, resumably.
 
-``source_listing`` lists a source, ``archive_index`` finds the samples of archives, ``plan`` assigns samples to shards,
-``planned_samples`` reads them, ``task`` writes one shard. ``job`` runs these steps and keeps the ``journal``.
+``source_listing`` lists a source, ``archive_index`` finds the samples of archives, ``source`` joins both.
+``job`` assigns samples to shards, and each shard is a ``task``, for one of the ``workers``.
 """
 
 from .index_shards import index_shards

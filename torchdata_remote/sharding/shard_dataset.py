@@ -8,27 +8,22 @@ from concurrent.futures import Executor
 from typing import Any
 
 from ..core.arguments import check
-from ..core.arguments.amounts import seed_of
+from ..core.arguments.amounts import seed_of, whole
 from ..core.arguments.calls import explained
 from ..core.notices.progress_bar import hidden_unless
 from ..core.options import StorageOptions
 from ..core.processes.main_guard import require_main_guard
-from ..core.processes.process_identity import is_this_process, this_process
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.labels import Labeller
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.split_name import SplitName
-from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardTemplate
-from .argument_checks import check_functions, check_limits
-from .job import SOURCES, Job
-from .journal import Journal
-from .planned_samples import keep_dataset
-from .source import open_source
-from .stored_files import with_stored_files
+from ..writing import DEFAULT_MAX_SHARD_BYTES, DEFAULT_MAX_SHARD_SAMPLES, ShardFolder, ShardLimits, ShardTemplate
+from .job import Job
+from .source import open_source, with_stored_files
 from .task import ShardOptions, Transform
-from .workers.pool import Workers
+from .workers import Workers
 
 
 @explained
@@ -61,7 +56,7 @@ def shard_dataset(
     each). Then each shard reads its samples by ranged requests. Only compressed archives are unpacked, into temporary
     objects beside the shards. The same source, seed and limits give the same bytes, with any number of workers and any
     executor. The same call resumes a job that was stopped: the index of the same archives is loaded instead of made,
-    and finished shards are kept, if a listing has them with size and etag as stored, or else their checksums match.
+    and finished shards are kept, if a listing has them with etags as stored. Stores without etags keep none.
 
     Args:
         source: URL or path of a folder of files (those whose paths differ in the extension only are one sample), of a
@@ -78,6 +73,7 @@ def shard_dataset(
         num_workers: processes that write one shard at a time; 0 writes in this one. Each needs memory for three windows
             of ``max_shard_bytes / 4``, at most 64 MiB, or for three samples, if those are larger.
         executor: any ``concurrent.futures.Executor`` instead; a shard is a task. Dataset and transform must pickle.
+            Its tasks cannot reach ``memory://`` of this process, unless it has threads.
         labels: maps a path below the source to a class number or name, such as ``labels.parent_directory()``. It is
             written as member ``cls``, and the class table as ``classes.json`` beside the shards. ``None`` adds none.
         transform: maps a sample to a sample, or to ``None`` to leave it out. Members are ``bytes``; ``cls`` is an
@@ -107,7 +103,7 @@ def shard_dataset(
         list[ShardInfo]: the shards of this job, in order.
 
     Raises:
-        ObjectExistsError: if shards of another job or plan exist, or another job writes there now.
+        ObjectExistsError: if shards of another job or plan exist, or another writer uses the folder.
         EmptyListingError: if the source is empty.
         ShardReadError: for a damaged archive, and for two that differ by their ending only. :class:`BadMemberError` for
             paths that cannot be part of a sample.
@@ -126,64 +122,48 @@ def shard_dataset(
         >>> shard.url, shard.num_samples
         ('memory://sharded/000.tar', 2)
     """
-    limits = check_limits(max_shard_bytes, max_shard_samples, max_member_bytes, num_workers)
-    max_shard_bytes, max_shard_samples, max_member_bytes, num_workers = limits
+    options = ShardOptions(
+        ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options)),
+        first_number=0,
+        num_tasks=0,
+        limits=ShardLimits(max_shard_bytes, max_shard_samples, max_member_bytes).checked(),
+        transform=check.function_or_none("transform", transform, example="lambda sample: sample"),
+        provenance=check.flag("provenance", provenance),
+    )
+    num_workers = whole("num_workers", num_workers, at_least=0)
     seed = None if seed is None else seed_of(seed)
-    check_functions(labels=labels, transform=transform, on_bad_member=on_bad_member, executor=executor)
-    append, overwrite = check.flag("append", append), check.flag("overwrite", overwrite)
-    provenance, resume = check.flag("provenance", provenance), check.flag("resume", resume)
-    progress = check.flag("progress", progress)
+    check.function_or_none("labels", labels, example="labels.parent_directory()")
+    check.function("on_bad_member", on_bad_member, example="tdr.skip_with_warning")
+    check.instance_or_none("executor", executor, Executor, example="ProcessPoolExecutor(4)")
     check.text_or_none("pattern", pattern, example="*.jpg")
-    url_template = check.path_or_url("url_template", url_template, example="s3://bucket/train/{shard:06d}.tar")
-    if append and overwrite:
+    flags = {"append": append, "overwrite": overwrite, "resume": resume, "progress": progress}
+    flags = {name: check.flag(name, value) for name, value in flags.items()}
+    if flags["append"] and flags["overwrite"]:
         raise check.marked(ValueError("append keeps existing shards, and overwrite replaces them: choose one."))
     if executor is not None and num_workers:
         raise check.marked(
             ValueError("executor and num_workers exclude each other: num_workers starts worker processes itself.")
         )
-    if "memory" in (_scheme(source), _scheme(url_template)) and (
-        num_workers or (executor is not None and not is_this_process(executor.submit(this_process).result()))
-    ):
+    is_url = isinstance(source, str | os.PathLike)
+    schemes = split_url(url_template)[0], split_url(os.fspath(source))[0] if is_url else None
+    if "memory" in schemes and num_workers:
         raise check.marked(
             ValueError("memory:// exists in one process only: read or write it without worker processes, or use files.")
         )
-    destination = ShardFolder(ShardTemplate(url_template), StorageOptions(storage_options))
-    if source_options is None and isinstance(source, str | os.PathLike):
-        source_options = storage_options if _scheme(source) == _scheme(url_template) else None
-    source = with_stored_files(source)
-    own_workers = executor is None and num_workers > 0
-    if own_workers:
+    if source_options is None and schemes[0] == schemes[1]:
+        source_options = storage_options
+    if num_workers:
         require_main_guard()
-    with hidden_unless(progress):
+    source = with_stored_files(source)
+    with hidden_unless(flags["progress"]):
         opened = open_source(
             source,
             pattern=pattern,
             split_name=split_name,
             labels=labels,
             options=StorageOptions(source_options),
-            travels=not own_workers,
+            travels=not num_workers,
             on_bad_member=on_bad_member,
         )
-    workers = Workers(executor, num_workers)
-    if own_workers and not isinstance(source, str | os.PathLike):
-        workers = workers._replace(initializer=keep_dataset, initargs=(source,))
-    options = ShardOptions(
-        url_template,
-        first_number=0,
-        num_tasks=0,
-        max_shard_bytes=max_shard_bytes,
-        max_shard_samples=max_shard_samples,
-        transform=transform,
-        sources_prefix=destination.template.folder + SOURCES if provenance else None,
-        storage_options=destination.options,
-        max_member_bytes=max_member_bytes,
-    )
-    with Journal(destination) as journal:
-        return Job(destination, journal, opened, options, seed).run(
-            workers, append=append, overwrite=overwrite, resume=resume, progress=progress
-        )
-
-
-def _scheme(source: Any) -> str | None:
-    """Return the scheme of a URL or a path; ``None`` for a dataset."""
-    return split_url(os.fspath(source))[0] if isinstance(source, str | os.PathLike) else None
+    workers = Workers(executor, num_workers, shared=None if is_url else source)
+    return Job(opened, options, seed).run(workers, **flags)

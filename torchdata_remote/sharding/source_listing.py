@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..core.arguments import check
 from ..core.options import RetryPolicy, StorageOptions
@@ -14,33 +13,23 @@ from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import Tars, find_object, list_source
 from ..fetch.sample_table import SampleTable
-from ..formats.companions import COMPANION_ENDINGS, companion_urls
-from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
-from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
+from ..formats.companions import COMPANION_ENDINGS
+from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped
+from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample import naming_fault
 from ..formats.split_name import SplitName, splitter, warn_of_merged
-
-_BESIDE = (MANIFEST_NAME, CLASSES_NAME, PROVENANCE_NAME)
-_BESIDE_ENDINGS = (".json", *COMPANION_ENDINGS)
-
-
-class Listing(NamedTuple):
-    """A listed source: its archives, or a table of its files. ``digest`` identifies the listing."""
-
-    archives: list[RemoteUrl]
-    files: SampleTable
-    digest: str
+from ..writing import describes_shards
 
 
 def list_samples(
     source: str,
     *,
     pattern: str | None,
-    split_name: SplitName = None,
+    split_name: SplitName,
     options: StorageOptions,
     retry: RetryPolicy,
-    on_bad_member: OnBadMember = raise_error,
-) -> Listing:
+    on_bad_member: OnBadMember,
+) -> tuple[list[RemoteUrl], SampleTable, str]:
     """List a source: a folder of files, one archive or several, or a manifest of shards.
 
     Files that have the same key are one sample.
@@ -53,52 +42,48 @@ def list_samples(
         retry: policy for transient faults.
         on_bad_member: called for files that cannot be part of a sample, if there are no archives.
 
+    Returns:
+        Its archives, a table of its files if there are none, and a digest of the listing.
+
     Raises:
         EmptyListingError: if the source is empty.
         ShardReadError: for archives beside files, or two archives that differ by their ending only.
         ValueError: for archives with ``split_name``.
         BadMemberError: for a file whose path cannot be a sample's.
     """
-    digest, archives, table = hashlib.sha256(), [], SampleTable()
-    companions: list[RemoteUrl] = []  # possible ones, if there are archives
-    file: RemoteUrl | None = None  # the first one that is neither
-    files = _Files(source, split_name, table, MemberErrorHandler(on_bad_member, Skipped()))
-    tars = Tars(source)
+    digest, archives, manifests = hashlib.sha256(), [], []
+    file: RemoteUrl | None = None  # the first one that is neither an archive nor beside one
+    files, tars = _Files(source, split_name, MemberErrorHandler(on_bad_member, Skipped())), Tars(source)
     for url in _listed(source, pattern, options, retry):
         digest.update(f"{url}\0{url.size}\0{url.etag or url.md5}\n".encode("utf-8", "surrogateescape"))
         if tars(files.below(url)):
             archives.append(url)
             continue
         files.add(url)
-        if _may_be_companion(url):
-            companions.append(url)
-        else:
+        if url.endswith(f"/{MANIFEST_NAME}"):
+            manifests.append(url)
+        if not (url.endswith(COMPANION_ENDINGS) or describes_shards(url.rpartition("/")[2])):
             file = file or url
     if not archives:
         files.finish()
         if split_name is None:
-            warn_of_merged(table.names, len(table))
-        return Listing([], table, digest.hexdigest())
-    if split_name is not None:
+            warn_of_merged(files.table.names, len(files.table))
+    elif split_name is not None:
         raise check.marked(
             ValueError(
                 f"split_name is for loose files, and {redact(source)} has archives, such as {redact(archives[0])}. "
                 "Names of their members are split at the first dot: leave it out."
             )
         )
-    beside = {url for archive in archives for url in companion_urls(archive)}
-    file = file or next((url for url in companions if url.endswith(COMPANION_ENDINGS) and url not in beside), None)
-    if file is not None:
-        shown = redact(source)
+    elif file is not None:
         raise ShardReadError(
-            f"{shown} holds archives, such as {redact(archives[0])}, and files beside them, such as {redact(file)}. "
-            "Choose: pattern='*.tar' takes the archives, another pattern the files.",
-            url=shown,
+            f"{redact(source)} holds archives, such as {redact(archives[0])}, and files beside them, such as "
+            f"{redact(file)}. Choose: pattern='*.tar' takes the archives, another pattern the files.",
+            url=redact(source),
         )
-    manifests = [url for url in companions if url.rpartition("/")[2] == MANIFEST_NAME]
-    if len(manifests) == 1:
+    elif len(manifests) == 1:
         archives = _of_manifest(manifests[0], archives, options, retry)
-    return Listing(archives, SampleTable(), digest.hexdigest())
+    return archives, SampleTable() if archives else files.table, digest.hexdigest()
 
 
 def _of_manifest(
@@ -139,21 +124,13 @@ def _listed(source: str, pattern: str | None, options: StorageOptions, retry: Re
         yield found
 
 
-def _may_be_companion(url: str) -> bool:
-    """Whether it may be one of the objects beside shards."""
-    if not url.endswith(_BESIDE_ENDINGS):  # most files
-        return False
-    name = url.rpartition("/")[2]
-    return name in _BESIDE or LATER_PROVENANCE.fullmatch(name) is not None or name.endswith(COMPANION_ENDINGS)
-
-
 class _Files:
     """Groups files into samples, in the order of their paths."""
 
-    def __init__(self, source: str, split_name: SplitName, table: SampleTable, on_bad_member: OnBadMember) -> None:
-        self.below = path_below(source)
+    def __init__(self, source: str, split_name: SplitName, on_bad_member: OnBadMember) -> None:
+        self.below, self.table = path_below(source), SampleTable()
         self._split, self._is_sorted, self._start = splitter(split_name), not callable(split_name), ""
-        self._table, self._on_bad_member = table, on_bad_member
+        self._on_bad_member = on_bad_member
         self._open: dict[
             str, dict[str, tuple[str, RemoteUrl]]
         ] = {}  # incomplete samples: key -> extension -> path and URL
@@ -181,14 +158,14 @@ class _Files:
     def finish(self) -> None:
         """Add the collected samples to the table."""
         for members in self._open.values():
-            self._table.start_sample()
+            self.table.start_sample()
             for path, url in members.values():
                 if url.size is None:
                     raise ShardReadError(
                         f"{redact(url)}: the store does not report its size, which is required.", url=redact(url)
                     )
-                self._table.add_object(url)
-                self._table.add_member(path, 0, url.size)
+                self.table.add_object(url)
+                self.table.add_member(path, 0, url.size)
         self._open = {}
 
 

@@ -1,52 +1,62 @@
-"""Build one shard: samples become tar bytes, which are uploaded in the background."""
+"""Build one shard: samples become tar bytes, which are compressed, hashed and stored in the background."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from ..core.checksums import BlockSummer
+from ..core.threads.at_exit import close_at_exit
+from ..core.threads.worker import Worker
 from ..core.urls import redact
 from ..errors import ShardWriteError
-from ..formats.compression.compress import is_compressed, open_compressor
+from ..formats.compression.compress import open_compressor
 from ..formats.key_index import dump_keys, keys_url
 from ..formats.manifest import ShardInfo
 from ..formats.sample_index import dump_index, index_url
 from ..formats.tar import END_OF_ARCHIVE
-from ..storage import ObjectWriter
-from .background_upload import BackgroundUpload, Written
-from .packed_members import PackedMembers
-from .packed_sample import PackedSample, join_samples
+from ..storage import open_store, publish
+from .packing import PackedMembers, PackedSample, join_samples
+from .shard_folder import ShardFolder
 
-CHUNK_BYTES = 512 << 10  # small enough for the processor's cache, and for malloc to reuse the memory
+_CHUNK_BYTES = 512 << 10  # small enough for the processor's cache, and for malloc to reuse the memory
+_MAX_WAITING_BYTES = 4 << 20  # of samples that are not stored
+_MAX_UNSUMMED_BYTES = 2 << 20
+_SMALL_BYTES = 1 << 18  # are summed sooner than a thread is started
+
+_log = logging.getLogger("torchdata_remote")
 
 
 class ShardBuilder:
-    """Builds a shard whose bytes are compressed, hashed and stored by other threads.
+    """Builds a shard whose bytes are made, compressed and stored by one thread, and hashed by another.
 
-    Besides the current sample it holds at most 16 MiB and four samples. Its upload is aborted if the builder is
-    collected before :meth:`end`.
+    Besides the current sample it holds at most 16 MiB and four samples. A shard that is neither ended nor aborted is
+    given up when the builder is collected or the interpreter ends: nothing of it remains.
 
     Args:
         url: of the shard; compressed if it ends in ``.gz``, ``.tgz`` or ``.zst``.
-        writer: receives the bytes, and is owned by this object.
+        folder: of the shard, which must still be claimed when it appears.
+        overwrite: replace existing objects.
     """
 
-    def __init__(self, url: str, writer: ObjectWriter) -> None:
+    def __init__(self, url: str, folder: ShardFolder, *, overwrite: bool) -> None:
         self.url = url
-        self.upload = BackgroundUpload(writer, open_compressor(url))
         self.num_bytes = 0  # of the tar so far, compressed or not
         self.offsets: list[int] = []  # of the samples in the tar
         self._keys: set[str] = set()
-        self._members = None if is_compressed(url) else PackedMembers()  # filled by the thread that stores the bytes
-        self._info: ShardInfo | None = None
         self._buffer: list[PackedSample] = []
         self._buffered = 0
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples so far."""
-        return len(self.offsets)
+        upload = _Upload(url, folder, self.offsets, overwrite=overwrite)
+        try:
+            self.worker: Worker[list[PackedSample], ShardInfo] = Worker(upload.run, max_backlog=_MAX_WAITING_BYTES)
+        except BaseException:
+            upload.abort()
+            raise
+        close_at_exit(self)
 
     def check_key(self, key: str) -> None:
         """Require that no sample of the shard has this key.
@@ -71,57 +81,124 @@ class ShardBuilder:
         self._keys.add(key)
         self.offsets.append(self.num_bytes)
         self.num_bytes += num_bytes
-        if num_bytes >= CHUNK_BYTES:
+        if num_bytes >= _CHUNK_BYTES:
             self._flush()
-            if self._members is not None:
-                self.upload.write_joined([packed], self._members.record, 0)
-            for piece in packed.pieces():
-                self.upload.write([piece])
-            return
         self._buffer.append(packed)
         self._buffered += num_bytes
-        if self._buffered >= CHUNK_BYTES:
+        if self._buffered >= _CHUNK_BYTES:
             self._flush()
 
-    def _flush(self, end: bytes = b"") -> None:
-        samples, num_bytes = self._buffer, self._buffered + len(end)
+    def _flush(self) -> None:
+        samples, num_bytes = self._buffer, self._buffered
         self._buffer, self._buffered = [], 0
-        # Not a method of this object, which must be collected if it is dropped
-        join = join_samples if self._members is None else self._members.join
-        self.upload.write_joined(samples, partial(join, end=end), num_bytes)
+        if samples:
+            self.worker.put(samples, num_bytes)
 
-    def end(self, then: Callable[[ShardInfo, Mapping[str, bytes]], object] = lambda info, beside: None) -> None:
-        """End the archive without waiting: it is published in the background.
+    def end(self) -> None:
+        """End the archive without waiting: the worker publishes it, and then the objects beside it."""
+        self._flush()
+        self._keys = set()
+        self.worker.end()
+
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Remove what was stored, and end the threads. A shard that was ended is waited for instead, and stays.
 
         Args:
-            then: called in another thread when the shard is published, with the URLs and contents of the objects that
-                belong beside it; ``result`` raises its exceptions.
+            timeout_s: seconds to wait at most. After them, and when called in the other thread itself, which may run a
+                finalizer, the shard is given up in the background.
         """
-        self._flush(END_OF_ARCHIVE)
-        self._keys = set()
-        self.upload.end(partial(self._finish, then))
+        self.close()
+        self.worker.join(timeout_s)
 
-    def _finish(self, then: Callable[[ShardInfo, Mapping[str, bytes]], object], written: Written) -> None:
-        beside = self._beside()
-        crc32s = map(zlib.crc32, beside.values())
-        info = ShardInfo(self.url, self.num_samples, written.num_bytes, written.md5, written.checksums, *crc32s)
-        self._members = None
-        then(info, beside)
-        self._info = info
+    def close(self) -> None:
+        """As :meth:`abort`, without waiting."""
+        self.worker.give_up()
 
-    def result(self) -> ShardInfo:
-        """After :meth:`end`: wait until the shard is published.
+    def join(self, deadline: float) -> None:
+        """Wait for the other threads until ``time.monotonic()`` is ``deadline``."""
+        self.worker.join(max(0.0, deadline - time.monotonic()))
 
-        Raises:
-            RemoteDataError: if it could not be written.
-        """
-        self.upload.result()
-        assert self._info is not None
-        return self._info
+    def drop_queued(self) -> None:
+        """What the other thread has not begun when the interpreter ends is dropped with it."""
 
-    def _beside(self) -> dict[str, bytes]:
-        """Return the index and the keys of the shard; a compressed one has none."""
-        if self._members is None:
-            return {}
-        index, keys = dump_index([*self.offsets, self.num_bytes]), dump_keys(self._members.index())
-        return {index_url(self.url): index, keys_url(self.url): keys}
+
+class _Upload:
+    """What the other thread does."""
+
+    def __init__(self, url: str, folder: ShardFolder, offsets: list[int], *, overwrite: bool) -> None:
+        self._url, self._folder, self._offsets, self._overwrite = url, folder, offsets, overwrite
+        store, path = open_store(url, folder.options)
+        self._pending = store.create(path, overwrite=overwrite)
+        self._compressor = open_compressor(url)
+        self._members = PackedMembers()
+        self._md5, self._blocks = hashlib.md5(usedforsecurity=False), BlockSummer()
+        self._num_bytes = self._tar_bytes = 0
+        self._summer: Worker[bytes, None] | None = None  # MD5 is the slowest step
+
+    def run(self, chunks: Iterator[list[PackedSample]]) -> ShardInfo:
+        """Store samples until they end, and complete the object; or remove it, and raise what went wrong."""
+        try:
+            for samples in chunks:
+                self._take(samples)
+                samples.clear()
+            end = self._tar_bytes
+            self._compress(END_OF_ARCHIVE)
+            if self._compressor is not None:
+                self._put(self._compressor.flush())
+            self._end_sum()
+            self._folder.require_claim()
+            self._pending.commit()
+        except BaseException:
+            self._end_sum()
+            self.abort()
+            raise
+        beside: dict[str, bytes] = {}
+        if self._compressor is None:
+            index, keys = dump_index([*self._offsets, end]), dump_keys(self._members.index())
+            beside = {index_url(self._url): index, keys_url(self._url): keys}
+        for url, data in beside.items():
+            publish(url, data, self._folder.options, overwrite=self._overwrite)
+        crc32s, sums = map(zlib.crc32, beside.values()), self._blocks.checksums()
+        return ShardInfo(self._url, len(self._offsets), self._num_bytes, self._md5.hexdigest(), sums, *crc32s)
+
+    def abort(self) -> None:
+        """Remove what was stored."""
+        try:
+            self._pending.abort()
+        except Exception as error:  # noqa: BLE001  # what led here is what has to be told
+            _log.warning("what was written of an object could not be removed: %s", error)
+
+    def _end_sum(self) -> None:
+        if self._summer is not None:
+            self._summer.end()
+            self._summer.result()
+
+    def _take(self, samples: list[PackedSample]) -> None:
+        if self._compressor is None:
+            self._members.record(samples)
+        for piece in samples[0].pieces() if len(samples) == 1 else (join_samples(samples),):  # it may be large
+            self._compress(piece)
+
+    def _compress(self, chunk: bytes | memoryview) -> None:
+        data = bytes(chunk)
+        self._tar_bytes += len(data)
+        self._put(data if self._compressor is None else self._compressor.compress(data))
+
+    def _put(self, chunk: bytes) -> None:
+        if not chunk:
+            return
+        self._num_bytes += len(chunk)
+        if self._summer is None and len(chunk) >= _SMALL_BYTES:
+            self._summer = Worker(partial(_update_all, self._md5.update), max_backlog=_MAX_UNSUMMED_BYTES)
+        if self._summer is None:
+            self._md5.update(chunk)
+        else:
+            self._summer.put(chunk, len(chunk))
+        self._blocks.update(chunk)
+        self._pending.write(chunk)
+
+
+def _update_all(update: Callable[[bytes], None], chunks: Iterator[bytes]) -> None:
+    for chunk in chunks:
+        update(chunk)
+        del chunk  # or it would be held while the next one is waited for

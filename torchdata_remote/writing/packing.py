@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import EncodeError, ShardWriteError
 from ..formats.encoders import encode_member
+from ..formats.key_columns import KeyColumns
+from ..formats.key_index import KeyIndex, member_starts
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.sample import KEY, Sample, are_plain, check_writable, extensions, is_plain_key
 from ..formats.tar import BLOCK, pack_header, padding
@@ -27,10 +32,9 @@ class PackedSample(NamedTuple):
     Args:
         key: of the sample.
         num_bytes: in the tar, with headers and padding.
-        values: data of the members, or all pieces if it is not plain.
+        values: data of the members.
         suffixes: of the members' names, which begin with the key.
-        is_plain: whether all headers have room for name and size, so that they can be made later.
-        extents: if it is not plain, bytes of the headers of each member, and of its data.
+        is_plain: whether all headers have room for name and size.
     """
 
     key: str
@@ -38,15 +42,16 @@ class PackedSample(NamedTuple):
     values: Sequence[Data]
     suffixes: tuple[str, ...]
     is_plain: bool
-    extents: Sequence[tuple[int, int]] = ()
 
     def pieces(self) -> Iterator[Data]:
         """Yield header, data and padding of each member; of a small one together."""
-        if not self.is_plain:
-            yield from self.values
-            return
         for suffix, data in zip(self.suffixes, self.values, strict=True):
-            yield from _pieces_of(self.key + suffix, data)
+            pieces = pack_header(self.key + suffix, len(data)), data, bytes(padding(len(data)))
+            yield from (b"".join(pieces),) if len(data) <= _COPIED_BYTES else pieces
+
+
+_KEY, _VALUES, _SUFFIXES, _IS_PLAIN = itemgetter(0), itemgetter(2), itemgetter(3), attrgetter("is_plain")
+_new = tuple.__new__  # as PackedSample(...) does, in a third of the time
 
 
 class _Layout(NamedTuple):
@@ -102,18 +107,11 @@ def pack_sample(sample: Sample, max_member_bytes: int = MAX_MEMBER_BYTES) -> Pac
         num_bytes += size + 2 * BLOCK - 1 & -BLOCK
     if len(key) > max_key_length or num_bytes > MAX_SIZE or not key.isascii():
         return _pack_with_care(key, layout, values, max_member_bytes)
-    return _new(PackedSample, (key, num_bytes, values, suffixes, True, ()))
-
-
-# As PackedSample(...) does, in a third of the time
-_new = tuple.__new__
+    return _new(PackedSample, (key, num_bytes, values, suffixes, True))
 
 
 def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member_bytes: int) -> PackedSample:
-    encoded: list[Data] = []
-    pieces: list[Data] = []
-    extents: list[tuple[int, int]] = []
-    plain = True
+    encoded, num_bytes, plain = list[Data](), 0, True
     for extension, value in zip(layout.extensions, values, strict=True):
         data = value if type(value) is bytes else _encoded(key, extension, value)
         size, name = len(data), f"{key}.{extension}"
@@ -123,19 +121,9 @@ def _pack_with_care(key: str, layout: _Layout, values: Sequence[Any], max_member
                 f"(max_member_bytes={max_member_bytes:,}). Split it, or raise that limit here and in the readers."
             )
         encoded.append(data)
-        made = _pieces_of(name, data)
-        pieces += made
-        extents.append((sum(map(len, made)) - size - padding(size), size))
+        num_bytes += len(pack_header(name, size)) + size + padding(size)
         plain &= is_plain(name, size)
-    num_bytes = sum(map(len, pieces))
-    if plain:
-        return PackedSample(key, num_bytes, encoded, layout.suffixes, True)
-    return PackedSample(key, num_bytes, pieces, layout.suffixes, False, extents)
-
-
-def _pieces_of(name: str, data: Data) -> tuple[Data, ...]:
-    pieces = pack_header(name, len(data)), data, bytes(padding(len(data)))
-    return (b"".join(pieces),) if len(data) <= _COPIED_BYTES else pieces
+    return PackedSample(key, num_bytes, encoded, layout.suffixes, plain)
 
 
 def _encoded(key: str, extension: str, value: Any) -> Data:
@@ -148,23 +136,45 @@ def _encoded(key: str, extension: str, value: Any) -> Data:
         raise EncodeError(f"Sample {key!r}: {error}") from error
 
 
-def join_samples(samples: Sequence[PackedSample], end: bytes = b"") -> bytes:
-    """Return the tar bytes of samples, one after the other, and what follows them."""
-    if all(map(_IS_PLAIN, samples)):
-        parts = [_join_plain(samples)] if samples else []
-    else:
-        runs = groupby(samples, _IS_PLAIN)
-        parts = [_join_plain(list(run)) if plain else _join_others(run) for plain, run in runs]
-    return parts[0] if len(parts) == 1 and not end else b"".join([*parts, end])
-
-
-_IS_PLAIN = attrgetter("is_plain")
+def join_samples(samples: Sequence[PackedSample]) -> bytes:
+    """Return the tar bytes of samples, one after the other."""
+    runs = groupby(samples, _IS_PLAIN)
+    return b"".join([_join_plain([*run]) if plain else b"".join(_pieces(run)) for plain, run in runs])
 
 
 def _join_plain(samples: Sequence[PackedSample]) -> bytes:
     names = [sample.key + suffix for sample in samples for suffix in sample.suffixes]
-    return pack_plain_members(names, list(chain.from_iterable([sample.values for sample in samples])))
+    return pack_plain_members(names, list(chain.from_iterable(map(_VALUES, samples))))
 
 
-def _join_others(samples: Iterator[PackedSample]) -> bytes:
-    return b"".join(chain.from_iterable(sample.pieces() for sample in samples))
+def _pieces(samples: Iterator[PackedSample]) -> Iterator[Data]:
+    return chain.from_iterable(sample.pieces() for sample in samples)
+
+
+class PackedMembers:
+    """Keys and members of the samples that were written: 12 bytes a sample and 8 bytes a member, besides the keys."""
+
+    def __init__(self) -> None:
+        self._columns = KeyColumns(lambda suffixes: tuple([suffix[1:] for suffix in suffixes]))
+        self._sizes = array("q")
+        self._header_bytes: dict[int, int] = {}  # of members whose headers are not plain
+
+    def record(self, samples: Sequence[PackedSample]) -> None:
+        """Append samples."""
+        number = len(self._sizes)
+        self._columns.add(list(map(_KEY, samples)), list(map(_SUFFIXES, samples)))
+        self._sizes.extend(map(len, chain.from_iterable(map(_VALUES, samples))))
+        if all(map(_IS_PLAIN, samples)):
+            return
+        for sample in samples:
+            for suffix, data in zip(sample.suffixes, sample.values, strict=True):
+                if not sample.is_plain:
+                    self._header_bytes[number] = len(pack_header(sample.key + suffix, len(data)))
+                number += 1
+
+    def index(self) -> KeyIndex:
+        """Return the index of the samples."""
+        sizes = np.array(self._sizes, np.int64)
+        gaps = np.full(len(sizes), BLOCK, np.int64)
+        gaps[list(self._header_bytes)] = list(self._header_bytes.values())
+        return self._columns.index(member_starts(gaps, sizes), sizes)
