@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ....errors import ObjectChangedError, ObjectNotFoundError
 from ....formats.compression.decompress import CompressionLimits, decompressed
 from ....formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
-from ....formats.zip import read_directory, read_pieces
+from ....formats.zip import ZipArchive
 from ....storage import Entry
 from ..limits import ServiceLimits
 from ..problems import Problem
@@ -121,15 +121,12 @@ def _members(
 
     assert archive.size is not None
     if read(0, min(4, archive.size)) in _ZIP:
-        entries = read_directory(read, archive.size, url=name)
-        pieces = read_pieces(root.chunks(archive), entries, url=name, max_member_bytes=limits.max_file_bytes)
-        for entry, data in pieces:
+        found = ZipArchive(read, archive.size, name)
+        for entry in found.members(root.chunks(archive), max_member_bytes=limits.max_file_bytes):
             if entry.kind == "file":
-                yield entry.path, entry.num_bytes, data
+                yield entry.path, entry.num_bytes, entry.pieces
             else:
                 on_skip(entry.kind)
-            for _ in data:
-                pass
         return
     unpacked = CompressionLimits(max_decompressed_bytes=limits.max_file_bytes)
     compression, parts = decompressed(root.chunks(archive), url=name, limits=unpacked)
