@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..core.beside import url_beside
 from .npy_header import npy_header
-from .tar.header import BLOCK
+from .tar import BLOCK
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.urls import redact
 from ..errors import ShardReadError
-from .compression.decompress import CompressionLimits, decompressed
+from .compression import CompressionLimits, decompressed
 from .error_policy import LinkCounter, OnBadMember, raise_error
 from .grouping import sample_runs
 from .key_columns import KeyColumns
@@ -19,9 +19,7 @@ from .key_index import Ints, KeyIndex, dump_keys
 from .position import ReadPosition
 from .sample import KEY, Sample
 from .sample_index import dump_index
-from .tar.header import BLOCK
-from .tar.member_offsets import MemberOffsets, read_member_offsets
-from .tar.parser import TarOptions
+from .tar import BLOCK, MemberOffsets, TarOptions, read_member_offsets
 
 _BATCH_MEMBERS = 120  # a multiple of 2 to 6 members of a sample; one that is unlike the others slows its batch down
 _FIRST = 2  # after key and URL

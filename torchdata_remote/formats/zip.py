@@ -122,8 +122,8 @@ class ZipArchive:
             raise
         except _ERRORS as error:
             raise ShardReadError(
-                f"{self._url}: at byte {offset:,}: {what}{str(error) or 'it ends early'}. It was cut short, is damaged, "
-                "or is no zip: write the archive again.",
+                f"{self._url}: at byte {offset:,}: {what}{str(error) or 'it ends early'}. It was cut short, is damaged "
+                "or no zip: write the archive again.",
                 url=self._url,
             ) from error
 

@@ -17,7 +17,7 @@ from ..fetch.ranges import OneObject
 from ..fetch.read_ahead import LEAST_BYTES, ReadAhead
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.compression import CompressionLimits, decompressed
 from ..formats.grouping import samples_of
 from ..formats.sample import Sample
 from ..formats.sample_index import index_url, parse_index

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..core.checksums import BlockSummer, Checksums
 from ..core.threads.worker import Worker
-from ..formats.compression.compress import Compressor
+from ..formats.compression import Compressor
 from ..storage import ObjectWriter
 from .background_md5 import BackgroundMd5
 

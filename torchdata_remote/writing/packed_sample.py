@@ -12,9 +12,7 @@ from ..errors import EncodeError, ShardWriteError
 from ..formats.encoders import encode_member
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.sample import KEY, Sample, are_plain, check_writable, extensions, is_plain_key
-from ..formats.tar import BLOCK, pack_header, padding
-from ..formats.tar.header import MAX_SIZE, NAME_BYTES
-from ..formats.tar.packing import is_plain, pack_plain_members
+from ..formats.tar import BLOCK, MAX_SIZE, NAME_BYTES, is_plain, pack_header, pack_plain_members, padding
 
 Data = bytes | memoryview
 

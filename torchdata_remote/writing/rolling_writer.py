@@ -11,7 +11,7 @@ from ..core.arguments.amounts import whole
 from ..core.options import StorageOptions
 from ..core.urls import redact
 from ..errors import ShardWriteError
-from ..formats.compression.compress import is_compressed
+from ..formats.compression import is_compressed
 from ..formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..core.urls import redact
 from ..errors import ShardWriteError
-from ..formats.compression.compress import is_compressed, open_compressor
+from ..formats.compression import is_compressed, open_compressor
 from ..formats.key_index import dump_keys, keys_url
 from ..formats.manifest import ShardInfo
 from ..formats.sample_index import dump_index, index_url

@@ -12,7 +12,7 @@ from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError
 from ..formats.companions import without_companion_ending
-from ..formats.compression.compress import is_compressed
+from ..formats.compression import is_compressed
 from ..formats.manifest import (
     CLASSES_NAME,
     LATER_PROVENANCE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ShardReadError
-from ..compression.decompress import CompressionLimits, decompressed_whole
+from ..compression import CompressionLimits, decompressed_whole
 
 _NAMES = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "zstd"}
 _LIMITS = CompressionLimits(max_decompressed_bytes=1 << 30)

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 from ....errors import ObjectChangedError, ObjectNotFoundError
-from ....formats.compression.decompress import CompressionLimits, decompressed
+from ....formats.compression import CompressionLimits, decompressed
 from ....formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
 from ....formats.zip import ZipArchive
 from ....storage import Entry
