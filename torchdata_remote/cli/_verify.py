@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ..fetch.listing.shard_set import base_name
-from ..formats.companions import companion_urls
+from ..formats.key_index import companion_urls
 from ..formats.manifest import MANIFEST_NAME
 from ..inspection import Fault, verify_shards
 from ._shared import Commands, add_command, add_quiet, add_storage_options, print_line, printable

@@ -244,11 +244,10 @@ class _Decompression:
         view = memoryview(part)
         # In small pieces, because zlib copies the input that it has not used
         for start in range(0, len(view), _FEED_BYTES):
-            data = bytes(view[start : start + _FEED_BYTES])
-            self._bytes_in += len(data)
-            yield from self._chunks(data)
+            yield from self._chunks(bytes(view[start : start + _FEED_BYTES]))
 
     def _chunks(self, data: bytes) -> Iterator[bytes]:
+        self._bytes_in += len(data)
         while data or (self._stream is not None and not self._stream.needs_input):
             if self._stream is None:
                 data = data.lstrip(b"\0")  # padding after a stream

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, redact
 from ..errors import RemoteDataError
-from ..formats.companions import companion_urls
-from ..formats.key_index import KeyIndex, is_dump_of, keys_url, max_dump_bytes
+from ..formats.key_index import KeyIndex, companion_urls, is_dump_of, keys_url, max_dump_bytes
 from ..formats.manifest import ShardInfo
 from ..formats.sample_index import dump_index, index_url
 from ..formats.shard_members import ShardMembers

@@ -22,8 +22,7 @@ from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
 from ..formats.sample import is_of_macos
-from ..formats.shard_digest import ShardDigest
-from ..formats.shard_members import ShardMembers, read_shard_members
+from ..formats.shard_members import ShardDigest, ShardMembers, read_shard_members
 from .companion_check import faults_beside
 from .faults import Fault
 

@@ -20,7 +20,6 @@ from ..core.urls import redact
 from ..errors import BadMemberError, ShardReadError
 from ..fetch.read_ahead import ReadAhead
 from ..fetch.streams import parts_of
-from ..formats.byte_reader import Skippable
 from ..formats.compression import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun, sample_runs
@@ -163,7 +162,7 @@ class TarPass(ShardPass):
         batches: Any = read_member_batches
         if pipe.lazy is not None:
             batches = partial(read_lazy_batches, lazy=pipe.lazy)
-            if isinstance(parts, Skippable):
+            if isinstance(parts, ReadAhead):
                 batches = partial(batches, file_of=stream.file_of)
 
         def read(
@@ -206,7 +205,7 @@ class TarPass(ShardPass):
 
     def _bare_runs(self, read: _Read, parts: _Parts, url: str, options: TarOptions, position: ReadPosition) -> _Runs:
         """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
-        if position.start.byte or isinstance(parts, Skippable):
+        if position.start.byte or isinstance(parts, ReadAhead):
             yield from read(parts, options, position)
             return
         compression, bare = decompressed(parts, url=url, limits=self.pipe.limits)

@@ -15,7 +15,7 @@ from ..core.pil_image import is_pil_image
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s
-from ..formats.companions import without_companion_ending
+from ..formats.key_index import without_companion_ending
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest
 from ..labels import dump_table, load_table
 from ..writing import UNFINISHED, ShardFolder, pack_sample

@@ -14,8 +14,8 @@ from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import Tars, find_object, list_source
 from ..fetch.sample_table import SampleTable
-from ..formats.companions import COMPANION_ENDINGS, companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
+from ..formats.key_index import COMPANION_ENDINGS, companion_urls
 from ..formats.manifest import CLASSES_NAME, LATER_PROVENANCE, MANIFEST_NAME, PROVENANCE_NAME
 from ..formats.sample import naming_fault
 from ..formats.split_name import SplitName, splitter, warn_of_merged

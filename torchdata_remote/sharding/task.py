@@ -19,8 +19,7 @@ from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.manifest import ShardInfo
 from ..formats.sample import Sample
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import ShardDigest
-from ..formats.shard_members import ShardMembers, read_shard_members
+from ..formats.shard_members import ShardDigest, ShardMembers, read_shard_members
 from ..storage import publish, read_whole
 from ..writing import RollingShardWriter, ShardTemplate
 from .finished_shards import Written, entry_of, etags_of, objects_of, sources_url

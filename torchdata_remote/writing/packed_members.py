@@ -9,8 +9,7 @@ from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from ..formats.key_columns import KeyColumns
-from ..formats.key_index import KeyIndex, member_starts
+from ..formats.key_index import KeyColumns, KeyIndex, member_starts
 from ..formats.tar import BLOCK
 from .packed_sample import PackedSample, join_samples
 

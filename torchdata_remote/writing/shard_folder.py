@@ -11,8 +11,8 @@ from ..core.processes.process_identity import describe, is_this_process
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError
-from ..formats.companions import without_companion_ending
 from ..formats.compression import is_compressed
+from ..formats.key_index import without_companion_ending
 from ..formats.manifest import (
     CLASSES_NAME,
     LATER_PROVENANCE,

@@ -9,7 +9,7 @@ import string
 from ..core.arguments import check
 from ..core.urls import LOCAL, join_url, redact, split_url
 from ..errors import ShardWriteError
-from ..formats.companions import COMPANION_ENDINGS
+from ..formats.key_index import COMPANION_ENDINGS
 
 _ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _BESIDE_BYTES = max(map(len, COMPANION_ENDINGS))

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, Protocol, runtime_checkable
+from operator import sub
+from typing import NamedTuple
 
-from ..byte_reader import Skippable
 from ..member_file import BytesFile, MemberFile
 from ..position import ReadPosition
 from ..sample import split_key
@@ -114,8 +114,9 @@ def read_member_offsets(
     plain = PlainMembers(cursor, options.max_member_bytes)
     while True:
         if (run := plain.next_run()) is not None:
-            starts = [cursor.part_offset + start for start in run.starts]
-            yield MemberOffsets(run.names, starts, [a - b for a, b in zip(run.ends, run.starts, strict=True)], BLOCK)
+            for names, starts, ends in _in_batches(run, sys.maxsize):
+                offsets = [cursor.part_offset + start for start in starts]
+                yield MemberOffsets(names, offsets, list(map(sub, ends, starts)), BLOCK)
         elif (member := parser.next_member()) is not None:
             start = cursor.offset
             parser.pass_over(member[1], _member(member[0]))
@@ -152,7 +153,7 @@ def read_member_headers(
     """Yield each regular file of an archive, as strictly as :func:`read_member_batches`; skip the data of the others.
 
     Args:
-        parts: the archive's bytes. If they are :class:`~..byte_reader.Skippable`, skipped data are not downloaded.
+        parts: the archive's bytes; skipped data are not downloaded if they have ``jump``, as for ``ByteReader``.
         url: for error messages.
         options: limits.
         wanted: called with name and size of a member; returns whether its data are requested.
@@ -241,14 +242,6 @@ def read_archives(
         inner = None
 
 
-@runtime_checkable
-class _JumpingParts(Skippable, Protocol):
-    """Parts that skip bytes without downloading them, and know beforehand how many will be read."""
-
-    def expect(self, num_bytes: int) -> None:
-        """Say that the next bytes will be read."""
-
-
 def read_lazy_batches(
     parts: Parts,
     *,
@@ -261,7 +254,8 @@ def read_lazy_batches(
     """Like :func:`read_member_batches`, one member each, with files in place of the data of lazy members.
 
     Args:
-        parts: the archive's bytes; data are passed over without a download if they are parts that jump.
+        parts: the archive's bytes; data are passed over without a download if they have ``jump``, and they are told
+            by ``expect(num_bytes)`` how many will be read.
         url: for error messages.
         options: limits.
         position: is set to where each member begins.
@@ -274,7 +268,7 @@ def read_lazy_batches(
     """
     position = position or ReadPosition()
     parser = TarParser(parts, url, options)
-    cursor, jumping = parser.cursor, parts if isinstance(parts, _JumpingParts) else None
+    cursor, expect = parser.cursor, getattr(parts, "expect", lambda num_bytes: None)
     run_start = cursor.offset  # of what was read since the last data that were passed over
     while (member := parser.next_member()) is not None:
         name, size = member
@@ -284,14 +278,13 @@ def read_lazy_batches(
         file = file_of(name, start, size) if is_lazy and size > _SMALL_BYTES else None
         if file is not None:
             parser.pass_over(size, _member(name))
-            if jumping is not None:
-                jumping.expect(start - run_start)  # members come in the same order in each sample
+            expect(start - run_start)  # members come in the same order in each sample
             run_start = cursor.offset
             yield [name], [file]
             continue
         missing = size + padding(size) + BLOCK - (len(cursor.view) - cursor.position)
-        if jumping is not None and missing > 0:
-            jumping.expect(missing)
+        if missing > 0:
+            expect(missing)
         data = parser.take(size, _member(name))
         yield [name], [BytesFile(name, data) if is_lazy else data if options.copy else memoryview(data)]
     position.archive_end = parser.member_start
