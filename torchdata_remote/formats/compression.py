@@ -68,7 +68,7 @@ def open_compressor(name: str) -> Compressor | None:
         return None
     if name.endswith(".zst"):
         return _Bounded(partial(zstd.ZstdCompressor, options=_ZSTD_OPTIONS), _stored_zstd)
-    return _Bounded(partial(zlib.compressobj, wbits=_GZIP), partial(zlib.compress, level=0, wbits=_GZIP))
+    return _Bounded(partial(zlib.compressobj, wbits=_GZIP), _stored_gzip)
 
 
 class _Bounded:
@@ -109,6 +109,11 @@ class _Bounded:
     def _end(self) -> bytes:
         stream, self._stream = self._stream or self._open(), None
         return stream.flush()
+
+
+def _stored_gzip(data: bytes) -> bytes:
+    stream = zlib.compressobj(level=0, wbits=_GZIP)
+    return stream.compress(data) + stream.flush()
 
 
 def _stored_zstd(data: bytes) -> bytes:

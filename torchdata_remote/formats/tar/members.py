@@ -191,11 +191,13 @@ def first_name(
             yield part
 
     parser = TarParser(keeping(), url, TarOptions(max_member_bytes=sys.maxsize))
-    member = parser.next_member()
-    while member is not None and not counts(member[0]) and parser.cursor.offset + member[1] <= _MAX_SKIPPED_BYTES:
-        parser.pass_over(member[1], _member(member[0]))
-        member = parser.next_member()
-    return None if member is None else member[0], chain(taken, source)
+    name = None
+    while (member := parser.next_member()) is not None:
+        name, size = member
+        if counts(name) or parser.cursor.offset + size > _MAX_SKIPPED_BYTES:
+            break
+        parser.pass_over(size, _member(name))
+    return member and name, chain(taken, source)
 
 
 class NestedArchive(NamedTuple):
