@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ..errors import RemoteDataError, ShardReadError
-from .byte_reader import ByteReader
+from .byte_reader import ByteReader, join_chunks
 from .limits import FREE_BYTES, MAX_MEMBER_BYTES, MAX_RATIO
 from .positioned_file import PositionedFile
 from .text_instead import text_instead
@@ -42,6 +42,11 @@ class ZipMember(NamedTuple):
     num_bytes: int
     start: int
     pieces: Iterator[bytes]
+
+    def read(self) -> bytes:
+        """Return the data, which take their length of memory once."""
+        # One piece is not copied
+        return b"".join(self.pieces) if self.num_bytes <= _PIECE_BYTES else join_chunks(self.pieces, self.num_bytes)
 
 
 class ZipArchive:

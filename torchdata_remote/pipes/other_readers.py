@@ -16,7 +16,6 @@ from ..errors import RemoteDataError, SampleError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.streams import numbered_urls, open_ahead, parts_of, whole_of
 from ..fetch.tables import TableStream
-from ..formats.byte_reader import join_chunks
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.limits import MAX_MEMBER_BYTES, MAX_RATIO
@@ -185,7 +184,7 @@ class _ZipPass(ShardPass):
             ):
                 position.batch_offset = member.start
                 if member.kind == "file":
-                    yield [member.path], [join_chunks(member.pieces, member.num_bytes)]
+                    yield [member.path], [member.read()]
                     continue
                 on_skip(member.kind)
                 if member.kind == "link":
