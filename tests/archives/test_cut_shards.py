@@ -183,17 +183,6 @@ def test_a_shard_that_was_cut_anywhere_is_an_error_with_the_byte_of_what_is_cut(
             WAYS[way](url, capsys)
 
 
-@pytest.mark.filterwarnings("ignore:.*keys is missing")
-def test_a_cut_between_any_two_blocks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also between an extended header and its member, where no member is cut."""
-    whole = WHOLE["small"]
-    for cut in range(0, len(whole), 512):
-        url = put_in_memory(whole[:cut], "0.tar")
-        for way in ("inspect", "select"):
-            with pytest.raises(ShardReadError, match=f"^{url}: {error_of(whole, cut)}"):
-                WAYS[way](url, capsys)
-
-
 @given(cut_at=cuts())
 def test_neither_a_manifest_nor_an_index_nor_keys_hide_a_cut(
     cut_at: tuple[str, int], capsys: pytest.CaptureFixture[str]

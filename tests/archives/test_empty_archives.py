@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,12 +98,3 @@ def test_commands_and_conversions_take_archives_without_a_sample(capsys: pytest.
     assert sorted(sample["__key__"] for part in parts for sample in part) == ["a", "b", "c", "d"]
     assert to.members() == {f"{key}.txt": key.encode() for key in "abcd"}
     assert sorted(sample["__key__"] for sample in chosen) == ["b", "d"]
-
-
-def test_an_empty_local_file_becomes_an_empty_member(tmp_path: Path) -> None:
-    (tmp_path / "source" / "cat").mkdir(parents=True)
-    (tmp_path / "source" / "cat" / "a.bin").write_bytes(b"abc")
-    (tmp_path / "source" / "cat" / "b.bin").write_bytes(b"")
-    tdr.shard_dataset(f"{tmp_path}/source", f"{tmp_path}/shards/{{shard}}.tar")
-    got = {sample["__key__"]: sample["bin"] for sample in tdr.stream_shards(f"{tmp_path}/shards", seed=None)}
-    assert got == {"cat/a": b"abc", "cat/b": b""}

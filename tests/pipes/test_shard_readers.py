@@ -148,18 +148,6 @@ def test_a_bad_member_is_skipped_by_policy_and_a_key_that_is_repeated_later_in_t
         list(reader_of(pack, opened(data), on_bad_member=lambda error: None))
 
 
-def test_a_member_of_a_zip_that_grows_more_than_a_hundredfold_is_refused() -> None:
-    bomb = zipped(("a.bin", bytes(20 << 20)))
-    assert len(list(opened(bomb).shard_zip_reader(max_ratio=2000))) == 1
-    with pytest.raises(ShardReadError, match="max_ratio=100"):
-        list(opened(bomb).shard_zip_reader())
-
-
-@pytest.mark.parametrize("name", ["v1.0.tar", "v1.0.tgz", "v1.0.tar.zst", "./v1.0.txz", "v1.0.tbz2"])
-def test_keys_of_a_nested_archive_begin_with_its_name_without_its_endings(name: str) -> None:
-    assert keys(opened(tar((name, tar(("a.x", b""))))).shard_tar_reader(nested=True)) == ["v1.0/a"]
-
-
 @pytest.mark.parametrize(("pack", "cut"), [(tar, 1200), (zipped, 99)])
 @pytest.mark.parametrize("interleave", [1, 3])
 def test_a_bad_shard_is_skipped_by_policy_with_a_warning_and_named(pack: Any, cut: int, interleave: int) -> None:

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
-
-
-@runtime_checkable
-class Skippable(Protocol):
-    """Parts of an archive that can skip bytes without downloading them."""
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Yield the parts."""
-
-    def jump(self, num_bytes: int) -> int:
-        """Skip the next bytes; return how many there were."""
+from typing import Any
 
 
 class ByteReader:
     """Reads bytes in order. ``view`` is the current part, ``position`` the offset in it; callers may change both.
 
     Args:
-        parts: consecutive, of any length, empty ones included. If they are :class:`Skippable`, skipped bytes are not
-            downloaded.
+        parts: consecutive, of any length, empty ones included. If they have ``jump(num_bytes)``, which returns how many
+            there were, skipped bytes are not downloaded.
         offset: of the first byte in the archive.
     """
 
     def __init__(self, parts: Iterable[bytes | memoryview], offset: int = 0) -> None:
-        self._jump = parts.jump if isinstance(parts, Skippable) else None
+        self._jump: Any = getattr(parts, "jump", None)
         self._parts = iter(parts)
         self.view = memoryview(b"")
         self.position = 0
@@ -74,7 +63,7 @@ class ByteReader:
         """Skip bytes; return how many there were."""
         if self._jump is None or num_bytes <= (left := len(self.view) - self.position):
             return sum(map(len, self.pieces(num_bytes)))
-        passed = self._jump(num_bytes - left)
+        passed: int = self._jump(num_bytes - left)
         self.part_offset += len(self.view) + passed
         self.view, self.position = memoryview(b""), 0
         return left + passed

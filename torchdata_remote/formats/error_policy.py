@@ -37,16 +37,15 @@ def skip_with_warning(error: Exception) -> None:
     ``on_missing_key`` of ``select``: the keys that are there are selected. As ``on_bad_sample``: the pipe warns at the
     end of the epoch.
     """
+    what = ""
     if isinstance(error, MissingKeyError):
-        warnings.warn(f"{error} They are left out.", RuntimeWarning, stacklevel=2)
-        return
-    if isinstance(error, BadMemberError) and error.num_before is not None:
-        if error.num_before == 0:
-            what = "It is left out; others of this shard are counted without a warning."
-            warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
-        return
-    if isinstance(error, ShardReadError):
-        warnings.warn(f"{error} The rest of the shard is left out.", RuntimeWarning, stacklevel=2)
+        what = "They are left out."
+    elif isinstance(error, BadMemberError) and error.num_before is not None:
+        what = "" if error.num_before else "It is left out; others of this shard are counted without a warning."
+    elif isinstance(error, ShardReadError):
+        what = "The rest of the shard is left out."
+    if what:
+        warnings.warn(f"{error} {what}", RuntimeWarning, stacklevel=2)
 
 
 def accept_missing_end(error: ShardReadError) -> bool:
@@ -58,10 +57,8 @@ def accept_missing_end(error: ShardReadError) -> bool:
     Raises:
         ShardReadError: the error itself, if it is another one.
     """
-    if isinstance(error, MissingEndError):
-        return True
     try:
-        raise error
+        return isinstance(error, MissingEndError) or raise_error(error)
     finally:
         del error  # see raise_error
 
@@ -103,17 +100,13 @@ class Skipped:
         """Add up what several readers skipped."""
         total = cls()
         for skipped in readers:
-            total.shards.update(skipped.shards)
-            total.members.update(skipped.members)
-            total.bad_members.update(skipped.bad_members)
-            total.num_missing_ends += skipped.num_missing_ends
-            total.bad_samples.update(skipped.bad_samples)
-            total.num_empty += skipped.num_empty
+            for name, value in vars(skipped).items():
+                mine = getattr(total, name)
+                if isinstance(value, int):
+                    setattr(total, name, mine + value)
+                else:
+                    mine.update(value)
         return total
-
-    def clear(self) -> None:
-        """Forget what the pass before has skipped."""
-        vars(self).update(vars(Skipped()))
 
 
 class LinkCounter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -11,26 +12,22 @@ from ..errors import BadMemberError, ShardReadError
 from .error_policy import raise_error
 from .position import ReadPosition
 from .sample import KEY, URL, Sample, ignored_kind, naming_fault, split_key
-from .sample_pattern import LONG_KEY, SamplePattern, need_care
 
-MemberBatch = tuple[Sequence[str], Iterable[bytes | memoryview]]
+MemberBatch = tuple[Sequence[str], Iterable[Any]]
 SampleRun = Iterator[Sample]
 
-_MAX_EXTENSIONS = 1_000
-# Before the ending of a name whose first dot does not end its key
-_OTHER = "\n"
+# Characters; of longer keys, which would fill the memory, hashes are remembered
+_LONG_KEY = 200
+_FIRST = 2  # after key and URL
 _ADVICE = "Pass on_bad_member=skip_with_warning to leave such members out, to the reader and to select()."
 
 
-def samples_of(batches: Iterable[tuple[Sequence[str], Iterable[Any]]], **options: Any) -> Iterator[Sample]:
-    """Yield samples: groups of adjacent members that share a key.
+def samples_of(batches: Iterable[MemberBatch], **options: Any) -> Iterator[Sample]:
+    """Yield samples: groups of adjacent members that share a key. Options and errors are those of :func:`sample_runs`.
 
     Args:
         batches: names and data of members, in the order of the archive.
         options: as of :func:`sample_runs`.
-
-    Raises:
-        ShardReadError: as :func:`sample_runs`.
     """
     return chain.from_iterable(sample_runs(batches, **options))
 
@@ -68,138 +65,159 @@ def sample_runs(
             a sample, unless ``on_bad_member`` returns.
         ShardReadError: for a key that comes back, or an archive without a single sample.
     """
-    return _Grouping(url, inside or url, prefix, on_skip, on_bad_member, on_empty, position).runs(batches)
+    position = position or ReadPosition()
+    grouping = _Grouping(url, inside or url, prefix, on_skip, on_bad_member, position)
+    yield from grouping.runs(batches)
+    position.ended = True
+    if grouping.sample:
+        yield iter((grouping.sample,))
+    else:
+        on_empty(ShardReadError(f"{inside or url}: an archive without a single sample.", url=url))
 
 
+@dataclass
 class _Grouping:
     """The sample that is being put together, and what is known of those before it."""
 
-    def __init__(
-        self,
-        url: str,
-        shown: str,
-        prefix: str,
-        on_skip: Callable[[str], object],
-        on_bad_member: Callable[[BadMemberError], object],
-        on_empty: Callable[[ShardReadError], object],
-        position: ReadPosition | None,
-    ) -> None:
-        self._url, self._shown, self._prefix = url, shown, prefix
-        self._on_skip, self._on_bad_member, self._on_empty = on_skip, on_bad_member, on_empty
-        self._is_tracked, self._position = position is not None, position or ReadPosition()
-        # As they are written -> in lower case
-        self._extensions: dict[str, str] = {}
-        # Keys; of long ones, which would fill the memory, their hashes
-        self._seen: set[str | bytes] = set()
-        self._sample: Sample = {}
-        # Its key, without the prefix, and endings of its members' names
-        self._current: str | None = None
-        self._endings: list[str] = []
-        # Of the sample before it
-        self._pattern = SamplePattern()
+    url: str
+    shown: str
+    prefix: str
+    on_skip: Callable[[str], object]
+    on_bad_member: Callable[[BadMemberError], object]
+    position: ReadPosition
+    # Keys, without the prefix, and of long ones their hashes
+    seen: set[str | bytes] = field(default_factory=set)
+    # The sample, its key, and the endings of its members' names
+    sample: Sample = field(default_factory=dict)
+    key: str | None = None
+    begun: list[str] = field(default_factory=list)
+    # Of the sample before it: endings from the first dot on, and the same in lower case, without that dot
+    endings: list[str] = field(default_factory=list)
+    extensions: list[str] = field(default_factory=list)
 
     def runs(self, batches: Iterable[MemberBatch]) -> Iterator[SampleRun]:
         for names, values in batches:
-            keys = self._plain_keys(names) if type(values) is list else None
+            keys = self._pattern_keys(names) if type(values) is list else None
             if keys is None or type(values) is not list:
                 yield from self._singly(names, values)
             elif run := self._together(keys, values):
                 yield run
             del values  # or they would keep a part in memory
-        self._position.ended = True
-        if self._sample:
-            yield iter((self._sample,))
-        else:
-            self._on_empty(ShardReadError(f"{self._shown}: an archive without a single sample.", url=self._url))
 
-    def _plain_keys(self, names: Sequence[str]) -> list[str] | None:
-        keys = self._pattern.keys_in(names, self._current or "", self._endings)
-        if keys is None:
+    def _pattern_keys(self, names: Sequence[str]) -> list[str] | None:
+        """Return the keys of the samples that begin in a batch, if each has the extensions of the one before it.
+
+        Each name is compared with what that demands, by a few operations on all names together. ``None`` if the
+        members have to be looked at singly.
+        """
+        endings, num_begun, width = self.endings, len(self.begun), len(self.endings)
+        rest = [f"{self.key}{ending}" for ending in endings[num_begun:]]
+        start = len(rest)
+        if not width or self.begun != endings[:num_begun] or names[:start] != rest:
             return None
+        firsts, ending = names[start::width], endings[0]
+        if not firsts:
+            return []
+        lines = "\n".join(firsts)
+        keys = f"{lines}\n".split(f"{ending}\n")
+        is_whole = not keys.pop() and len(keys) == len(firsts) == lines.count("\n") + 1
+        # The dot of the ending is the first one
+        if not is_whole or lines.count(".") != len(keys) * ending.count(".") or _need_care(lines):
+            return None
+        for number in range(1, width):
+            others, ending = names[start + number :: width], endings[number]
+            if others and "\n".join(others) != f"{ending}\n".join(keys[: len(others)]) + ending:
+                return None
         unique = set(keys)
-        if len(unique) != len(keys) or not self._seen.isdisjoint(unique):
+        if max(map(len, keys)) > _LONG_KEY or len(unique) != len(keys) or not self.seen.isdisjoint(unique):
             return None
-        self._seen |= unique
+        self.seen |= unique
         return keys
 
-    def _together(self, keys: list[str], values: list[bytes | memoryview]) -> SampleRun | None:
+    def _together(self, keys: list[str], values: list[Any]) -> SampleRun | None:
         """Make all samples of a batch; the last one stays, because the next batch may continue it."""
-        pattern, sample, num_begun = self._pattern, self._sample, len(self._endings)
-        start, width = len(pattern.endings) - num_begun, len(pattern.endings)
-        sample.update(zip(pattern.extensions[num_begun:], values))  # noqa: B905  # others follow
-        if not keys:
-            self._endings = list(pattern.endings)
+        extensions, url, width, position = self.extensions, self.url, len(self.extensions), self.position
+        start = width - len(self.begun)
+        self.sample.update(zip(extensions[len(self.begun) :], values))  # noqa: B905  # others follow
+        made = [self.sample]
+        if keys:
+            values = values[start:] if start else values
+            prefixed = [self.prefix + key for key in keys] if self.prefix else keys
+            begun: list[Sample] = [{KEY: key, URL: url} for key in prefixed]
+            for number, extension in enumerate(extensions):
+                for sample, value in zip(begun, values[number::width]):  # noqa: B905  # the last may lack some
+                    sample[extension] = value
+            made += begun
+            self.key = keys[-1]
+        self.sample = made.pop()
+        self.begun = self.endings[: len(self.sample) - _FIRST]
+        if not made:
             return None
-        prefixed = [self._prefix + key for key in keys] if self._prefix else keys
-        made = [sample, *pattern.samples(prefixed, values[start:] if start else values, self._url)]
-        self._sample, self._current = made.pop(), keys[-1]
-        self._endings = list(pattern.endings[: len(self._sample) - 2])
         run = iter(made)
-        if self._is_tracked:
-            position = self._position
-            position.batch_starts, position.batch_rest = position.batch_starts[start::width], run
+        position.batch_starts, position.batch_rest = position.batch_starts[start::width], run
         return run
 
-    def _singly(self, names: Sequence[str], values: Iterable[bytes | memoryview]) -> Iterator[SampleRun]:
+    def _singly(self, names: Sequence[str], values: Iterable[Any]) -> Iterator[SampleRun]:
         """Look at each member of a batch."""
-        known = {} if need_care("\n" + "\n".join(names)) else self._extensions
-        self._position.batch_rest = unseen = iter(names)
-        sample, current, endings = self._sample, self._current, self._endings
+        needs_care = _need_care("\n".join(names))
+        self.position.batch_rest = unseen = iter(names)
         for name, value in zip(unseen, values, strict=True):
-            key, _, ending = name.partition(".")
-            extension = known.get(ending)
-            # A new one, or a name of the batch needs the slow path
-            if extension is None:
+            key, _, extension = name.partition(".")
+            if needs_care or not extension or "/" in extension or extension.startswith("__"):
                 found = self._checked(name)
                 if found is None:
                     continue
                 key, extension = found
-                if ending not in self._extensions:
-                    ending = _OTHER + name[-len(extension) :]
-            if key != current:
-                if sample:
-                    if self._pattern.endings != tuple(endings):
-                        self._pattern = _pattern_of(endings, sample)
-                    yield iter((sample,))
-                self._remember(key, name)
-                current, endings = key, [f".{ending}"]
-                sample = {KEY: self._prefix + key, URL: self._url, extension: value}
-            elif extension in sample:
-                before = endings[list(sample).index(extension) - 2].replace(_OTHER, "")
-                self._on_bad_member(_twice(name, key, extension, before, self._shown))
             else:
-                sample[extension] = value
-                endings.append(f".{ending}")
-        self._sample, self._current, self._endings = sample, current, endings
+                extension = extension.lower()
+            if key != self.key:
+                if self.sample:
+                    if self.endings != self.begun:
+                        self.endings, self.extensions = self.begun, list(self.sample)[_FIRST:]
+                    yield iter((self.sample,))
+                self._remember(key, name)
+                self.key, self.begun, self.sample = key, [], {KEY: self.prefix + key, URL: self.url}
+            elif extension in self.sample:
+                before = key + self.begun[list(self.sample).index(extension) - _FIRST].strip()
+                self.on_bad_member(_twice(name, key, extension, before, self.shown))
+                continue
+            self.sample[extension] = value
+            # One that matches no name, if what is before the ending is not the key
+            self.begun.append(name[len(key) :] if name.startswith(key) else "\n")
 
     def _checked(self, name: str) -> tuple[str, str] | None:
         """Return key and extension of a member; ``None`` if it is not part of a sample."""
         if (kind := ignored_kind(name)) is not None:
-            self._on_skip(kind)
+            self.on_skip(kind)
             return None
-        path = name[2:] if name.startswith("./") else name
-        reason = naming_fault(path)
-        if reason is not None:
-            self._on_bad_member(_misnamed(name, reason, self._shown))
+        path = name.removeprefix("./")
+        if (reason := naming_fault(path)) is not None:
+            self.on_bad_member(_misnamed(name, reason, self.shown))
             return None
-        key, extension = split_key(path)
-        ending = name.partition(".")[2]
-        if "/" not in ending and len(self._extensions) < _MAX_EXTENSIONS:
-            self._extensions[ending] = extension
-        return key, extension
+        return split_key(path)
 
     def _remember(self, key: str, name: str) -> None:
         """Require that the shard had no sample with this key."""
-        mark = key if len(key) <= LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
-        if mark in self._seen:
-            raise _came_back(name, key, self._shown)
-        self._seen.add(mark)
+        mark = key if len(key) <= _LONG_KEY else blake2b(key.encode("utf-8", "surrogatepass")).digest()
+        if mark in self.seen:
+            raise ShardReadError(
+                f"{self.shown}: member {name!r:.200}: the sample {key!r:.200} was already read. Its members must lie "
+                "next to each other: write the shard again, sorted by name.",
+                url=self.shown,
+            )
+        self.seen.add(mark)
 
 
-def _pattern_of(endings: list[str], sample: Sample) -> SamplePattern:
-    if any(_OTHER in ending for ending in endings):
-        return SamplePattern()
-    return SamplePattern(tuple(endings), tuple(name for name in sample if name not in (KEY, URL)))
+def _need_care(lines: str) -> bool:
+    """Return whether a path, each a line, may be ``.``, ``..``, absolute, hidden or ``__meta__``."""
+    # A single character is found at the speed of memchr
+    return (
+        lines.startswith((".", "/", "__"))
+        or "\n." in lines
+        or "\0" in lines
+        or ("/" in lines and ("/." in lines or "\n/" in lines))
+        or ("__" in lines and ("/__" in lines or "\n__" in lines))
+    )
 
 
 def _misnamed(name: str, reason: str, shown: str) -> BadMemberError:
@@ -212,19 +230,10 @@ def _misnamed(name: str, reason: str, shown: str) -> BadMemberError:
     )
 
 
-def _came_back(name: str, key: str, shown: str) -> ShardReadError:
-    return ShardReadError(
-        f"{shown}: member {name!r:.200}: the sample {key!r:.200} was already read. Its members must lie next to each "
-        "other: write the shard again, sorted by name.",
-        url=shown,
-    )
-
-
 def _twice(name: str, key: str, extension: str, before: str, shown: str) -> BadMemberError:
     return BadMemberError(
         f"{shown}: member {name!r:.200}: the sample {key!r:.200} has {extension!r:.200} twice, before as "
-        f"{key + before!r:.200} (extensions are compared in lower case). Write the shard again with other names. "
-        f"{_ADVICE}",
+        f"{before!r:.200} (extensions are compared in lower case). Write the shard again with other names. {_ADVICE}",
         url=shown,
         member=name,
         reason="the sample has its extension already",

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,15 @@ import numpy.typing as npt
 
 from ..core.beside import url_beside
 from .npy_header import npy_header
-from .tar.header import BLOCK
+from .sample_index import index_url
+from .tar import BLOCK
 
 Ints = npt.NDArray[np.int64]
+Names = tuple[str, ...]
 
 _LEVEL = 1  # a third of the time of numpy.savez_compressed, for 2 to 7 % more bytes
 _OVERHEAD_BYTES = 4 << 10  # of six arrays and the directory, without numbers and texts
-_TEXTS, _NUMBERS = ("keys", "extensions"), ("counts", "members", "gaps", "sizes")
+_COLUMNS = ("keys", "extensions", "counts", "members", "gaps", "sizes")
 _MOST_BYTES = 1 << 30  # of the decompressed arrays, of a shard of unknown size
 _END = 1 << 62  # no shard is that long: sums below do not overflow
 
@@ -37,6 +41,27 @@ _END = 1 << 62  # no shard is that long: sums below do not overflow
 def keys_url(url: str) -> str:
     """Return the URL of the keys of a shard."""
     return url_beside(url, ".keys")
+
+
+COMPANION_ENDINGS = (index_url(""), keys_url(""))
+
+
+def companion_urls(url: str) -> list[str]:
+    """Return the URLs of the objects beside a shard, whether they exist or not.
+
+    >>> companion_urls("s3://photos/0.tar")
+    ['s3://photos/0.tar.idx', 's3://photos/0.tar.keys']
+    """
+    return [index_url(url), keys_url(url)]
+
+
+def without_companion_ending(name: str) -> str:
+    """Return the name of the shard that an object is beside; any other name as it is.
+
+    >>> without_companion_ending("0.tar.keys"), without_companion_ending("0.tar")
+    ('0.tar', '0.tar')
+    """
+    return next((name.removesuffix(ending) for ending in COMPANION_ENDINGS if name.endswith(ending)), name)
 
 
 @dataclass(frozen=True)
@@ -88,23 +113,57 @@ class KeyIndex:
         return self.begins()[chosen[begin]], self.stops()[chosen[end]], counts
 
 
+class KeyColumns:
+    """Collects keys, and names of the members, of samples in their order: 4 bytes a sample besides its key.
+
+    Args:
+        extensions_of: returns the extensions of the members that have these names.
+    """
+
+    def __init__(self, extensions_of: Callable[[Names], Names]) -> None:
+        self._extensions_of = extensions_of
+        self._keys: list[str] = []
+        # Names of a sample's members -> number; and that of each sample
+        self._layouts: dict[Names, int] = {}
+        self._numbers = array("I")
+
+    def add(self, keys: Sequence[str], names: Sequence[Names]) -> None:
+        """Append samples.
+
+        Args:
+            keys: of the samples.
+            names: of the members of each.
+        """
+        self._keys += keys
+        number, layouts = self._layouts.setdefault, self._layouts
+        self._numbers.extend([number(one, len(layouts)) for one in names])
+
+    def index(self, starts: Ints, sizes: Ints) -> KeyIndex:
+        """Return the index of the samples.
+
+        Args:
+            starts: first byte of the data of each member; shape ``(num_members,)``.
+            sizes: bytes of its data; shape ``(num_members,)``.
+        """
+        layouts = list(map(self._extensions_of, self._layouts))
+        extensions = {extension: number for number, extension in enumerate(dict.fromkeys(chain(*layouts)))}
+        numbers = [[extensions[extension] for extension in layout] for layout in layouts]
+        members = np.fromiter(chain.from_iterable(map(numbers.__getitem__, self._numbers)), np.int64, len(starts))
+        counts = np.array(list(map(len, layouts)), np.int64)[np.array(self._numbers, np.int64)]
+        return KeyIndex(self._keys, counts, list(extensions), members, starts, sizes)
+
+
 def dump_keys(index: KeyIndex) -> bytes:
     """Encode the keys of a shard. The same keys give the same bytes, from the same version of zlib."""
-    columns: dict[str, Any] = {
-        "keys": _text(index.keys),
-        "extensions": _text(index.extensions),
-        "counts": _small(index.counts),
-        "members": _small(index.members),
-        "gaps": _small(index.starts - index.begins()),
-        "sizes": _small(index.sizes),
-    }
+    gaps = index.starts - index.begins()
+    columns = _text(index.keys), _text(index.extensions), *map(_small, (index.counts, index.members, gaps, index.sizes))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, column in columns.items():
-            array = io.BytesIO()
-            np.lib.format.write_array(array, column, allow_pickle=False)
+        for name, column in zip(_COLUMNS, columns, strict=True):
+            content = io.BytesIO()
+            np.lib.format.write_array(content, column, allow_pickle=False)
             entry = zipfile.ZipInfo(f"{name}.npy")  # of 1980: the time is not part of the file
-            archive.writestr(entry, array.getbuffer(), zipfile.ZIP_DEFLATED, _LEVEL)
+            archive.writestr(entry, content.getbuffer(), zipfile.ZIP_DEFLATED, _LEVEL)
     return buffer.getvalue()
 
 
@@ -137,9 +196,9 @@ def parse_keys(data: bytes, *, num_samples: int | None = None, shard_bytes: int 
             file's URL.
     """
     try:
-        found = _arrays(data, _MOST_BYTES if shard_bytes is None else shard_bytes)
-        keys, extensions = (_texts(found[name]) for name in _TEXTS)
-        counts, members, gaps, sizes = (found[name].astype(np.int64) for name in _NUMBERS)
+        keys_data, extensions_data, *numbers = _arrays(data, _MOST_BYTES if shard_bytes is None else shard_bytes)
+        keys, extensions = _texts(keys_data), _texts(extensions_data)
+        counts, members, gaps, sizes = (column.astype(np.int64) for column in numbers)
     except Exception as error:  # of zipfile, zlib, tokenize and numpy: which ones differs between versions
         raise ValueError(f"is not a file of keys ({type(error).__name__}: {error})") from error
     num_members = int(counts.clip(0, len(members) + 1).sum())
@@ -149,14 +208,12 @@ def parse_keys(data: bytes, *, num_samples: int | None = None, shard_bytes: int 
         )
     if (counts < 1).any() or (members < 0).any() or (members >= len(extensions)).any():
         raise ValueError("has a sample without members, or a member without an extension")
-    if (gaps < BLOCK).any() or (gaps % BLOCK).any() or (sizes < 0).any():
-        raise ValueError(f"has a member whose headers are not a multiple of {BLOCK} bytes")
-    if gaps.sum(dtype=float) + sizes.sum(dtype=float) + BLOCK * num_members > _END:
-        raise ValueError("has members that are longer than any shard")
-    starts = member_starts(gaps, sizes)
+    are_places = (gaps >= BLOCK).all() and not (gaps % BLOCK).any() and (sizes >= 0).all()
+    if not are_places or gaps.sum(dtype=float) + sizes.sum(dtype=float) + BLOCK * num_members > _END:
+        raise ValueError(f"has a member whose headers are no multiple of {BLOCK} bytes, or one longer than any shard")
     if num_samples not in (None, len(keys)):
         raise ValueError(f"has {len(keys):,} samples, of a shard of {num_samples:,} samples")
-    index = KeyIndex(keys, counts, extensions, members, starts, sizes)
+    index = KeyIndex(keys, counts, extensions, members, member_starts(gaps, sizes), sizes)
     if shard_bytes is not None and num_members and int(index.stops()[-1]) > shard_bytes:
         raise ValueError(f"has members up to byte {index.stops()[-1]:,}, of a shard of {shard_bytes:,} bytes")
     return index
@@ -173,24 +230,6 @@ def member_starts(gaps: Ints, sizes: Ints) -> Ints:
     return np.asarray(np.cumsum(gaps + padded) - padded, np.int64)
 
 
-def key_index(samples: Iterable[tuple[str, Sequence[tuple[str, int, int]]]]) -> KeyIndex:
-    """Make an index of samples.
-
-    Args:
-        samples: key, and extension, first byte and size of the data of each member.
-    """
-    keys: list[str] = []
-    counts: list[int] = []
-    numbers: dict[str, int] = {}
-    rows: list[tuple[int, int, int]] = []
-    for key, members in samples:
-        keys.append(key)
-        counts.append(len(members))
-        rows += [(numbers.setdefault(extension, len(numbers)), start, size) for extension, start, size in members]
-    columns = np.array(rows, np.int64).reshape(-1, 3).T
-    return KeyIndex(keys, np.array(counts, np.int64), list(numbers), *columns)
-
-
 def _text(texts: Sequence[str]) -> npt.NDArray[np.uint8]:
     return np.frombuffer("\0".join(texts).encode("utf-8", "surrogateescape"), np.uint8)
 
@@ -205,30 +244,22 @@ def _small(column: Ints) -> npt.NDArray[Any]:
     return column.astype(next(kind for kind in ("<u1", "<u2", "<u4", "<i8") if widest <= np.iinfo(kind).max))
 
 
-def _arrays(data: bytes, most_bytes: int) -> dict[str, npt.NDArray[Any]]:
+def _arrays(data: bytes, most_bytes: int) -> list[npt.NDArray[Any]]:
     """Decode the arrays of a file. Memory is taken for bytes that were decompressed, not for announced ones.
 
     Args:
         data: the file.
         most_bytes: of the arrays together. A tar is longer than the keys and numbers of its members.
     """
-    arrays = {}
-    left = most_bytes + _OVERHEAD_BYTES
+    arrays = []
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for name in (*_TEXTS, *_NUMBERS):
+        if sum(entry.file_size for entry in archive.infolist()) > most_bytes + _OVERHEAD_BYTES:
+            raise ValueError(f"its arrays have more than {most_bytes:,} bytes")
+        for name in _COLUMNS:
             with archive.open(f"{name}.npy") as entry:
-                content = entry.read(left + 1)
-            left -= len(content)
-            if left < 0:
-                raise ValueError(f"its arrays have more than {most_bytes:,} bytes")
-            arrays[name] = _array(content)
+                content = entry.read(most_bytes + _OVERHEAD_BYTES)
+            shape, _, kind, begin = npy_header(content)
+            if len(shape) != 1 or kind.kind not in "ui" or len(content) - begin != shape[0] * kind.itemsize:
+                raise ValueError(f"an array of {shape} values of {kind} has {len(content) - begin:,} bytes")
+            arrays.append(np.frombuffer(content, kind, offset=begin))
     return arrays
-
-
-def _array(content: bytes) -> npt.NDArray[Any]:
-    shape, _, kind, begin = npy_header(content)
-    if len(shape) != 1 or kind.kind not in "ui":
-        raise ValueError(f"an array of {shape} values is of {kind}")
-    if len(content) - begin != shape[0] * kind.itemsize:
-        raise ValueError(f"an array of {shape[0]:,} values has {len(content) - begin:,} bytes")
-    return np.frombuffer(content, kind, offset=begin)

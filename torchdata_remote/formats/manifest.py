@@ -19,6 +19,10 @@ CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"
 # Provenance of data that were added later, named by their first shard
 LATER_PROVENANCE = re.compile(r"provenance-\d+\.json")
 _KIND = "wids-shard-index-v1"
+_BESIDE = ("index_crc32", "keys_crc32")
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What decoding JSON of other fields raises."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,19 @@ def dump_entry(shard: ShardInfo) -> dict[str, Any]:
         "nsamples": shard.num_samples,
         "filesize": shard.num_bytes,
     }
-    if shard.checksums is not None:
-        entry["crc32_block_bytes"] = shard.checksums.block_bytes
-        entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in shard.checksums.crc32s)
-    for name, crc32 in (("index_crc32", shard.index_crc32), ("keys_crc32", shard.keys_crc32)):
+    entry |= checksum_fields(shard.checksums)
+    for name, crc32 in zip(_BESIDE, shard.sums_beside, strict=True):
         if crc32 is not None:
             entry[name] = f"{crc32:08x}"
     return entry
+
+
+def checksum_fields(checksums: Checksums | None) -> dict[str, Any]:
+    """Encode checksums for an entry of a manifest or a snapshot, which :func:`checksums_in` decodes."""
+    if checksums is None:
+        return {}
+    crc32s = " ".join(f"{crc32:08x}" for crc32 in checksums.crc32s)
+    return {"crc32_block_bytes": checksums.block_bytes, "crc32": crc32s}
 
 
 def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
@@ -94,10 +104,10 @@ def load_manifest(data: bytes, url: str) -> list[ShardInfo]:
     try:
         document = json.loads(data)
         kind = document.get("__kind__")
-        entries = [load_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        entries = [load_entry(entry, url) for entry in document["shardlist"]] if kind == _KIND else []
+    except MALFORMED as error:
         raise ManifestError(f"{url} is not a manifest of shards: {error!r}", url=url) from error
-    if entries is None:
+    if kind != _KIND:
         raise ManifestError(f"{url}: expected __kind__ {_KIND!r}, found {kind!r}.", url=url)
     _require_distinct(entries, url)
     return entries
@@ -150,28 +160,25 @@ def load_entry(entry: dict[str, Any], url: str) -> ShardInfo:
     Raises:
         KeyError, TypeError, ValueError: if it is not one of :func:`dump_entry`.
     """
-    name = entry["url"]
-    if not isinstance(name, str) or "/" in name or not _is_base_name(name, url):
+    name, path = entry["url"], str(entry["url"])
+    if _is_http(url):
+        # A web server decodes %2e%2e%2f0.tar
+        path = unquote(re.split("[?#]", path, maxsplit=1)[0])
+    if not isinstance(name, str) or "/" in name + path or path in ("", ".", ".."):
         raise ValueError(f"shard {name!r} is not a base name")
     num_samples, num_bytes = int(entry["nsamples"]), int(entry["filesize"])
     if num_samples < 0 or num_bytes < 0:
         raise ValueError(f"shard {name!r} has {num_samples} samples and {num_bytes} bytes")
-    folder, md5 = url[: url.rindex("/") + 1], str(entry["md5sum"])
-    beside = [_crc32(entry, field) for field in ("index_crc32", "keys_crc32")]
-    return ShardInfo(folder + name, num_samples, num_bytes, md5, checksums_in(entry, num_bytes), *beside)
+    checksums, folder = checksums_in(entry, num_bytes), url[: url.rindex("/") + 1]
+    beside = [_crc32s(entry[field])[0] if field in entry else None for field in _BESIDE]
+    return ShardInfo(folder + name, num_samples, num_bytes, str(entry["md5sum"]), checksums, *beside)
 
 
-def _crc32(entry: dict[str, Any], field: str) -> int | None:
-    crc32 = int(entry[field], 16) if field in entry else None
-    if crc32 is not None and not 0 <= crc32 < 1 << 32:
-        raise ValueError(f"{field} of shard {entry['url']!r} is {entry[field]!r}")
-    return crc32
-
-
-def _is_base_name(name: str, url: str) -> bool:
-    """Return whether a name stays in the manifest's folder, even if a web server decodes it: ``%2e%2e%2f0.tar``."""
-    path = unquote(re.split("[?#]", name, maxsplit=1)[0]) if _is_http(url) else name
-    return "/" not in path and path not in ("", ".", "..")
+def _crc32s(text: str) -> tuple[int, ...]:
+    crc32s = tuple(int(crc32, 16) for crc32 in text.split())
+    if not all(0 <= crc32 < 1 << 32 for crc32 in crc32s):
+        raise ValueError(f"a checksum has more than 32 bits: {text!r:.100}")
+    return crc32s
 
 
 def checksums_in(entry: dict[str, Any], num_bytes: int | None) -> Checksums | None:
@@ -184,10 +191,7 @@ def checksums_in(entry: dict[str, Any], num_bytes: int | None) -> Checksums | No
         return None
     if num_bytes is None:
         raise ValueError(f"{entry['url']!r} has checksums and no size")
-    block_bytes = int(entry["crc32_block_bytes"])
-    crc32s = tuple(int(crc32, 16) for crc32 in entry["crc32"].split())
+    block_bytes, crc32s = int(entry["crc32_block_bytes"]), _crc32s(entry["crc32"])
     if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES or len(crc32s) != -(-num_bytes // block_bytes):
         raise ValueError(f"{len(crc32s)} checksums of {block_bytes} bytes for {num_bytes} bytes")
-    if not all(0 <= crc32 < 1 << 32 for crc32 in crc32s):
-        raise ValueError(f"a checksum of {entry['url']!r} has more than 32 bits")
     return Checksums(block_bytes, crc32s)

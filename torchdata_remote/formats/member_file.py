@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import operator
 import threading
 from abc import abstractmethod
 from typing import Any
@@ -57,7 +56,6 @@ class MemberFile(io.BufferedIOBase):
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"seek: whence is 0, 1 or 2, got {whence!r}")
-        offset = operator.index(offset)
         with self._lock:
             base = (0, self._position, self.size)[whence]
             if base + offset < 0:
@@ -78,16 +76,6 @@ class MemberFile(io.BufferedIOBase):
 
     def read1(self, size: int = -1, /) -> bytes:
         return self.read(size)
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Read into a writable buffer; return the number of bytes, 0 at the end."""
-        with memoryview(buffer).cast("B") as view:
-            data = self.read(len(view))
-            view[: len(data)] = data
-        return len(data)
-
-    def readinto1(self, buffer: Any, /) -> int:
-        return self.readinto(buffer)
 
     def __bytes__(self) -> bytes:
         self._check_open()
@@ -135,12 +123,9 @@ class BytesFile(MemberFile):
     def _drop(self) -> None:
         self._data = b""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         self._check_open()
-        return _bytes_file_at, (self.name, self._data, self._position)
+        return {**vars(self), "_lock": None}
 
-
-def _bytes_file_at(name: str, data: bytes, position: int) -> BytesFile:
-    file = BytesFile(name, data)
-    file.seek(position)
-    return file
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())

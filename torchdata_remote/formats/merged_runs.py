@@ -43,7 +43,10 @@ def merged_runs(sets: Sequence[MergedSet]) -> Iterator[SampleRun]:
     while any(current):
         runs = [run for run in current if run is not None]
         if len(runs) < len(sets):
-            raise _other_count(sets, current)
+            longer = next(one for one, run in zip(sets, current, strict=True) if run is not None)
+            shorter = next(one for one, run in zip(sets, current, strict=True) if run is None)
+            what = f"the set {longer.name!r} has more samples than {shorter.url} of {shorter.name!r}. {_ADVICE}"
+            raise _error(longer, what)
         yield _MergedRun(sets, runs)
         current = [run if length_hint(run) else _next_run(one) for run, one in zip(runs, sets, strict=True)]
 
@@ -82,22 +85,23 @@ class _MergedRun(Iterator[Sample]):
         return self._num_left
 
     def _other_key(self, key: str) -> JoinError:
-        names, urls = [repr(one.name) for one in self._sets], [one.url for one in self._sets]
-        return JoinError(
-            f"The sets {', '.join(names)} have other samples, or another order: the sample {key!r:.200} of {urls[0]} "
-            f"has a different key at the same place of {', '.join(urls[1:])}. {_ADVICE}",
-            url=urls[0],
-        )
+        names, urls = ", ".join(repr(one.name) for one in self._sets), [one.url for one in self._sets]
+        what = f"the sample {key!r:.200} has a different key at the same place of {', '.join(urls[1:])}. {_ADVICE}"
+        return _error(self._sets[0], f"the sets {names} have other samples, or another order: {what}")
 
     def _extension_twice(self, take: Callable[[], Sample], more: Sample) -> JoinError:
         number = self._others.index(take) + 1
-        before = [one.name for one in self._sets[:number]]
-        return JoinError(
-            f"{self._sets[number].url}: the set {self._sets[number].name!r} has one of the members "
-            f"{', '.join(map(repr, more))}, which {', '.join(map(repr, before))} has too. Select the members of each "
-            "set: members={'image': ('jpg',), 'caption': ('txt',)}, with the names of your sets.",
-            url=self._sets[number].url,
+        before = ", ".join(repr(one.name) for one in self._sets[:number])
+        return _error(
+            self._sets[number],
+            f"the set {self._sets[number].name!r} has one of the members {', '.join(map(repr, more))}, which {before} "
+            "has too. Select the members of each set: members={'image': ('jpg',), 'caption': ('txt',)}, with the names "
+            "of your sets.",
         )
+
+
+def _error(one: MergedSet, what: str) -> JoinError:
+    return JoinError(f"{one.url}: {what}", url=one.url)
 
 
 def _taking(run: SampleRun, one: MergedSet) -> Callable[[], Sample]:
@@ -109,26 +113,12 @@ def _taking(run: SampleRun, one: MergedSet) -> Callable[[], Sample]:
         sample = next(run)
         found = {name: value for name, value in sample.items() if name in names}
         if len(found) <= 2:  # key and URL
-            raise _without_members(one, sample)
+            raise _error(
+                one,
+                f"the sample {sample[KEY]!r:.200} of the set {one.name!r} has none of the members in members=, only "
+                f"{', '.join(map(repr, extensions(sample)))}. Pass align='keys' with how='inner' to leave these out, "
+                "or with how='left' to read them without these members.",
+            )
         return found
 
     return take
-
-
-def _without_members(one: MergedSet, sample: Sample) -> JoinError:
-    return JoinError(
-        f"{one.url}: the sample {sample[KEY]!r:.200} of the set {one.name!r} has none of the members in members=, "
-        f"only {', '.join(map(repr, extensions(sample)))}. Pass align='keys' with how='inner' to leave these out, "
-        "or with how='left' to read them without these members.",
-        url=one.url,
-    )
-
-
-def _other_count(sets: Sequence[MergedSet], current: Sequence[SampleRun | None]) -> JoinError:
-    longer = [one for one, run in zip(sets, current, strict=True) if run is not None]
-    shorter = [one for one, run in zip(sets, current, strict=True) if run is None]
-    return JoinError(
-        f"{longer[0].url} of the set {longer[0].name!r} has more samples than {shorter[0].url} of {shorter[0].name!r}. "
-        f"{_ADVICE}",
-        url=longer[0].url,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
 
 from ..errors import BadMemberError, ShardReadError
 from .error_policy import OnBadMember, raise_error
@@ -52,8 +51,9 @@ class NestedPrefixes:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # Sorted
-        self._taken: list[str] = []
+        # Prefixes, and the folders in which they are
+        self._taken: set[str] = set()
+        self._above: set[str] = set()
 
     def of(self, name: str, on_bad_member: OnBadMember = raise_error) -> str | None:
         """Return the prefix of the next nested archive: its name without extension, and a slash.
@@ -73,16 +73,10 @@ class NestedPrefixes:
             on_bad_member(bad_inner(self._url, name, fault))
             return None
         prefix = without_ending(path) + "/"
-        if self._contains_or_is_within(prefix):
+        within = [prefix[: slash.end()] for slash in re.finditer("/", prefix)]
+        if prefix in self._above or not self._taken.isdisjoint(within):
             what = f"the keys of {name!r:.200} would begin with {prefix!r:.200}, as those of another may"
             raise ShardReadError(f"{self._url}: {what}. Rename one of the archives inside it.", url=self._url)
-        insort(self._taken, prefix)
+        self._taken.add(prefix)
+        self._above.update(within)
         return prefix
-
-    def _contains_or_is_within(self, prefix: str) -> bool:
-        taken = self._taken
-        index = bisect_left(taken, prefix)
-        if index < len(taken) and taken[index].startswith(prefix):
-            return True
-        above = (prefix[: slash.end()] for slash in re.finditer("/", prefix))
-        return any(taken[bisect_left(taken, other, hi=index) % len(taken)] == other for other in above if taken)

@@ -16,11 +16,10 @@ import numpy as np
 
 _NUMBER = rb"(?:0|[1-9][0-9]{0,18})"
 _PLAIN = re.compile(
-    rb"\{'descr': '([^',(\\]{1,40})', 'fortran_order': (False|True), 'shape': "
-    rb"\(((?:%b, ?)*(?:%b)?)\),? *\} *\n?" % (_NUMBER, _NUMBER)
+    rb"\x93NUMPY(?:\x01\x00(..)|\x02\x00(....))\{'descr': '([^',(\\]{1,40})', 'fortran_order': (False|True), "
+    rb"'shape': \((%b,(?: %b(?:, %b)*)?)?\),? *\} *\n?" % ((_NUMBER,) * 3),
+    re.DOTALL,
 )
-_LENGTH_BYTES = {b"\x01\x00": 2, b"\x02\x00": 4}
-_BEGINNING = len(b"\x93NUMPY\x01\x00")
 _MAX_TRIES = 20
 
 
@@ -55,35 +54,21 @@ def npy_header(content: bytes) -> NpyHeader:
         >>> npy_header(file.getvalue())
         NpyHeader(shape=(2, 3), fortran_order=False, dtype=dtype('float32'), size=128)
     """
+    if found := _PLAIN.match(content):
+        length, begin = found[1] or found[2], found.end(1 if found[1] else 2)
+        # What is not as numpy writes it is left to numpy, which has an error for it
+        with contextlib.suppress(TypeError, ValueError):
+            if found.end() == begin + int.from_bytes(length, "little"):
+                shape = tuple(int(number) for number in (found[5] or b"").split(b",") if number)
+                return NpyHeader(shape, found[4] == b"True", np.dtype(found[3].decode("ascii")), found.end())
     for _ in range(_MAX_TRIES - 1):
         with contextlib.suppress(SystemError):  # of literal_eval, by chance
-            return _plain_header(content) or _header_by_numpy(content)
+            return _header_by_numpy(content)
     return _header_by_numpy(content)
-
-
-def _plain_header(content: bytes) -> NpyHeader | None:
-    """Return a header as numpy writes it of a plain dtype; ``None`` if it is another one, or damaged."""
-    num_bytes = _LENGTH_BYTES.get(bytes(content[_BEGINNING - 2 : _BEGINNING]))
-    if num_bytes is None or content[: _BEGINNING - 2] != b"\x93NUMPY":
-        return None
-    begin = _BEGINNING + num_bytes
-    end = begin + int.from_bytes(content[_BEGINNING:begin], "little")
-    found = _PLAIN.fullmatch(content, begin, end)
-    if found is None or end > len(content):
-        return None
-    lengths = [length.strip() for length in found[3].split(b",")]
-    if len(lengths) == 1 and lengths[0]:
-        return None  # a number in parentheses
-    try:
-        dtype = np.dtype(found[1].decode("ascii"))
-    except (TypeError, ValueError):
-        return None  # numpy's reader has an error for it
-    return NpyHeader(tuple(int(length) for length in lengths if length), found[2] == b"True", dtype, end)
 
 
 def _header_by_numpy(content: bytes) -> NpyHeader:
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read_header(file)
-    return NpyHeader(shape, fortran_order, dtype, file.tell())
+    return NpyHeader(*read_header(file), file.tell())

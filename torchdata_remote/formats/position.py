@@ -24,9 +24,8 @@ class Position:
 
     def to_json(self) -> list[Any]:
         """Encode for a saved state: as many fields as are not their defaults."""
-        if self.nested is not None:
-            return [self.byte, self.num_skipped, list(self.nested)]
-        return [self.byte, self.num_skipped] if self.num_skipped else [self.byte]
+        fields = [self.byte, self.num_skipped, self.nested and list(self.nested)]
+        return fields if self.nested else fields[: 2 if self.num_skipped else 1]
 
     @classmethod
     def from_json(cls, fields: Sequence[Any]) -> Position:
@@ -35,9 +34,7 @@ class Position:
         >>> Position.from_json([512, 3, ["a.tar", 512, 10240]])
         Position(byte=512, num_skipped=3, nested=('a.tar', 512, 10240))
         """
-        padded: list[Any] = [*fields, *[0, 0, None][len(fields) :]]
-        byte, num_skipped, nested = padded
-        return cls(byte, num_skipped, None if nested is None else tuple(nested))
+        return cls(*fields[:2], *map(tuple, fields[2:]))
 
 
 class ReadPosition:

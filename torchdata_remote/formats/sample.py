@@ -119,31 +119,7 @@ def check_writable(sample: Mapping[str, Any]) -> str:
     Raises:
         ShardWriteError: with the key or extension that would not be preserved, and the reason.
     """
-    key = sample.get(KEY) if type(sample) is dict or isinstance(sample, Mapping) else None
-    if type(key) is str and is_plain_key(key) and are_plain(tuple(sample)):
-        return key
-    return _check_with_care(sample, key)
-
-
-@lru_cache(1024)
-def are_plain(names: tuple[object, ...]) -> bool:
-    """Return whether all extensions are valid at first sight. Cached, because there are few different ones."""
-    others = [name for name in names if type(name) is not str or not name.startswith("__")]
-    return bool(others) and all(type(name) is str and _is_plain_extension(name) for name in others)
-
-
-def is_plain_key(key: str) -> bool:
-    """Return whether a key is valid at first sight."""
-    # Most keys are numbers, which need no regular expression
-    is_plain = (key.isalnum() and key.isascii()) or _PLAIN_KEY.fullmatch(key) is not None
-    return is_plain and len(key) <= _PLAIN_LENGTH and "__MACOSX" not in key
-
-
-def _is_plain_extension(extension: str) -> bool:
-    return len(extension) <= _PLAIN_LENGTH and _PLAIN_EXTENSION.fullmatch(extension) is not None
-
-
-def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
+    key = sample.get(KEY) if isinstance(sample, Mapping) else None
     if not isinstance(key, str):
         raise ShardWriteError(
             f"Expected a sample: a dict with a str under {KEY!r}, got {type(sample).__name__}"
@@ -162,6 +138,24 @@ def _check_with_care(sample: Mapping[str, Any], key: object) -> str:
                 f"{fault}."
             )
     return key
+
+
+@lru_cache(1024)
+def are_plain(names: tuple[object, ...]) -> bool:
+    """Return whether all extensions are valid at first sight. Cached, because there are few different ones."""
+    others = [name for name in names if type(name) is not str or not name.startswith("__")]
+    return bool(others) and all(type(name) is str and _is_plain_extension(name) for name in others)
+
+
+def is_plain_key(key: str) -> bool:
+    """Return whether a key is valid at first sight."""
+    # Most keys are numbers, which need no regular expression
+    is_plain = (key.isalnum() and key.isascii()) or _PLAIN_KEY.fullmatch(key) is not None
+    return is_plain and len(key) <= _PLAIN_LENGTH and "__MACOSX" not in key
+
+
+def _is_plain_extension(extension: str) -> bool:
+    return len(extension) <= _PLAIN_LENGTH and _PLAIN_EXTENSION.fullmatch(extension) is not None
 
 
 def writing_fault(key: str, extension: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.beside import url_beside
-from .tar.header import BLOCK
+from .tar import BLOCK
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 

@@ -1,30 +1,67 @@
-"""Read what a shard holds: where its samples begin, their keys and members, in one pass over its bytes."""
+"""Read what a shard holds: checksums, where its samples begin, their keys and members, in one pass over its bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import NamedTuple, cast
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
+from ..core.checksums import BLOCK_BYTES, BlockSummer
 from ..core.urls import redact
 from ..errors import ShardReadError
-from .compression.decompress import CompressionLimits, decompressed
+from .compression import CompressionLimits, decompressed
 from .error_policy import LinkCounter, OnBadMember, raise_error
-from .grouping import sample_runs
-from .key_columns import KeyColumns
-from .key_index import Ints, KeyIndex, dump_keys
+from .grouping import MemberBatch, sample_runs
+from .key_index import KeyColumns, KeyIndex, dump_keys
+from .manifest import ShardInfo
 from .position import ReadPosition
-from .sample import KEY, Sample
+from .sample import KEY
 from .sample_index import dump_index
-from .tar.header import BLOCK
-from .tar.member_offsets import MemberOffsets, read_member_offsets
-from .tar.parser import TarOptions
+from .tar import Data, TarOptions, read_member_offsets
 
-_BATCH_MEMBERS = 120  # a multiple of 2 to 6 members of a sample; one that is unlike the others slows its batch down
 _FIRST = 2  # after key and URL
+
+
+class ShardDigest:
+    """Passes on the bytes of an object, and computes its checksums.
+
+    All iterators of it share one stream, so a second one continues where the first has stopped.
+
+    Args:
+        parts: the bytes.
+        block_bytes: size of the blocks that have checksums of their own.
+    """
+
+    def __init__(self, parts: Iterable[Data], block_bytes: int = BLOCK_BYTES) -> None:
+        self._parts = iter(parts)
+        self._md5, self._blocks = hashlib.md5(usedforsecurity=False), BlockSummer(block_bytes)
+        self._num_bytes = 0
+
+    def __iter__(self) -> Iterator[Data]:
+        for part in self._parts:
+            self._num_bytes += len(part)
+            self._md5.update(part)
+            self._blocks.update(part)
+            yield part
+
+    def info(self, url: str, num_samples: int, index: bytes | None = None, keys: bytes | None = None) -> ShardInfo:
+        """Return the manifest entry of the shard, after all bytes have passed.
+
+        Args:
+            url: of the shard.
+            num_samples: in the shard.
+            index: content of its index, if it has one.
+            keys: content of its file of keys, if it has one.
+        """
+        beside = [None if data is None else zlib.crc32(data) for data in (index, keys)]
+        md5, checksums = self._md5.hexdigest(), self._blocks.checksums()
+        return ShardInfo(url, num_samples, self._num_bytes, md5, checksums, *beside)
 
 
 class ShardMembers(NamedTuple):
@@ -54,7 +91,7 @@ class ShardMembers(NamedTuple):
 
 def read_shard_members(
     url: str,
-    parts: Iterable[bytes | memoryview],
+    parts: Iterable[Data],
     on_bad_member: OnBadMember = raise_error,
     on_empty: Callable[[ShardReadError], object] = lambda error: None,
 ) -> ShardMembers:
@@ -73,62 +110,48 @@ def read_shard_members(
     Raises:
         ShardReadError: for a shard that is damaged, or not made of samples.
     """
-    shown, position, links = redact(url), ReadPosition(), LinkCounter(redact(url))
+    shown = redact(url)
+    links = LinkCounter(shown)
     compression, bare = decompressed(parts, url=shown, limits=CompressionLimits())
     with closing(bare):
-        members = _Members()
-        found = read_member_offsets(bare, url=shown, options=TarOptions(on_link=links), position=position)
-        batches = members.numbered(found)
-        for run in sample_runs(batches, url=shown, on_bad_member=on_bad_member, on_empty=on_empty):
-            members.add(list(run))
-    return ShardMembers(compression, links, *members.offsets_and_keys(position.archive_end))
+        found = read_samples(bare, shown, TarOptions(on_link=links), on_bad_member, on_empty)
+    return ShardMembers(compression, links, *found)
 
 
-class _Members:
-    """Members of an archive: those of samples are known by their number among all of them."""
+def read_samples(
+    parts: Iterable[Data],
+    url: str,
+    options: TarOptions,
+    on_bad_member: OnBadMember,
+    on_empty: Callable[[ShardReadError], object] = lambda error: None,
+) -> tuple[list[int], KeyIndex]:
+    """Read the headers of a tar: offsets of its samples and of the last one's end, and the index of their keys.
 
-    def __init__(self) -> None:
-        self._starts, self._sizes = array("q"), array("q")  # of all members
-        self._extended: dict[int, int] = {}  # number of a member -> bytes of its headers, if they are several
-        self._columns = KeyColumns(lambda names: names[_FIRST:])
-        self._of_samples = array("q")  # numbers of the members of samples
+    Args:
+        parts: bytes of the tar; data of members are not downloaded if they have ``jump``.
+        url: of the shard, redacted.
+        options: limits.
+        on_bad_member: as in :func:`read_shard_members`.
+        on_empty: as in :func:`read_shard_members`.
+    """
+    position, columns = ReadPosition(), KeyColumns(lambda names: names[_FIRST:])
+    # Of all members: first byte of the data, their size, and bytes of the headers; and numbers of those of samples
+    places, used = (array("q"), array("q"), array("q")), array("q")
 
-    def numbered(self, batches: Iterable[MemberOffsets]) -> Iterator[tuple[Sequence[str], list[memoryview]]]:
-        """Yield names and numbers of members."""
-        for names, starts, sizes, header_bytes in batches:
-            begin = len(self._starts)
-            self._starts.extend(starts)
-            self._sizes.extend(sizes)
-            if header_bytes != BLOCK:
-                self._extended[begin] = header_bytes
-            for first in range(0, len(names), _BATCH_MEMBERS):
-                some = names[first : first + _BATCH_MEMBERS]
-                # Grouping passes data on, whatever they are
-                yield some, cast(list[memoryview], list(range(begin + first, begin + first + len(some))))
+    def batches() -> Iterator[MemberBatch]:
+        for names, *more, header_bytes in read_member_offsets(parts, url=url, options=options, position=position):
+            begin = len(places[0])
+            for column, values in zip(places, (*more, [header_bytes] * len(names)), strict=True):
+                column.extend(values)
+            yield names, list(range(begin, begin + len(names)))
 
-    def add(self, samples: list[Sample]) -> None:
-        """Append samples, whose members are numbers."""
-        if not samples:
-            return
-        self._columns.add([sample[KEY] for sample in samples], list(map(tuple, samples)))
-        first, last = (list(sample.values()) for sample in (samples[0], samples[-1]))
-        num_members = sum(map(len, samples)) - _FIRST * len(samples)
-        if last[-1] - first[_FIRST] + 1 == num_members:  # none was skipped
-            self._of_samples.extend(range(first[_FIRST], last[-1] + 1))
-            return
-        for sample in samples:
-            self._of_samples.extend(list(sample.values())[_FIRST:])
-
-    def offsets_and_keys(self, archive_end: int) -> tuple[list[int], KeyIndex]:
-        """Return the offsets of the samples and of the last one's end, and the index of keys."""
-        used = _column(self._of_samples)
-        starts, sizes = (_column(column)[used] for column in (self._starts, self._sizes))
-        firsts = np.cumsum(counts := self._columns.counts()) - counts
-        begins = starts[firsts] - BLOCK
-        for sample, number in enumerate(used[firsts].tolist()) if self._extended else ():
-            begins[sample] += BLOCK - self._extended.get(number, BLOCK)
-        return [*[0][: len(begins)], *begins[1:].tolist(), archive_end], self._columns.index(starts, sizes)
-
-
-def _column(numbers: array[int]) -> Ints:
-    return np.array(numbers, np.int64)
+    for run in sample_runs(batches(), url=url, on_bad_member=on_bad_member, on_empty=on_empty):
+        samples = list(run)
+        columns.add([sample[KEY] for sample in samples], list(map(tuple, samples)))
+        used.extend(chain.from_iterable([list(sample.values())[_FIRST:] for sample in samples]))
+    starts, sizes, header_bytes = (np.array(column, np.int64)[np.array(used, np.int64)] for column in places)
+    index = columns.index(starts, sizes)
+    offsets = (starts - header_bytes)[index.firsts()[:-1]]
+    # What was skipped in front of the first sample is a part of it
+    offsets[:1] = options.first_byte
+    return [*offsets.tolist(), position.archive_end], index

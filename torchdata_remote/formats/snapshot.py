@@ -15,7 +15,7 @@ import numpy as np
 from ..core.shard_view import BLOCK, Ints, ShardView, small, split_view_url, view_url
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError
-from .manifest import checksums_in
+from .manifest import MALFORMED, checksum_fields, checksums_in
 
 SNAPSHOT_SUFFIX = ".snapshot.json"
 _KIND = "torchdata-remote-snapshot-v1"
@@ -24,7 +24,6 @@ _DIGEST_BYTES = 16
 _VIEW = re.compile(r"view\+([A-Za-z0-9.-]*)\+(.*)\+view", re.DOTALL)
 _ALTERNATIVES = b"-."  # for + and / of base64
 _LEVEL = 1
-_COLUMNS = {"|i1", "<i2", "<i4", "<i8"}
 
 
 def is_snapshot_name(name: str) -> bool:
@@ -80,7 +79,7 @@ def load_snapshot(data: bytes, url: str) -> list[RemoteUrl]:
         kind, expected = document.get("__kind__"), document.get("digest")
         urls = [_url(entry) for entry in document["shards"]] if kind == _KIND else []
         found = digest_of(urls)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
+    except (*MALFORMED, zlib.error) as error:
         raise ManifestError(
             f"{shown} is not a snapshot of shards, which write_snapshot() writes: {type(error).__name__}: "
             f"{redact(str(error))}",
@@ -109,41 +108,33 @@ def _entry(url: RemoteUrl) -> dict[str, Any]:
         code = _encoded(view)
         text, etag = f"view+{code}+{first}+view", f"{zlib.crc32(code.encode()):08x}"
     entry = {"url": text, "filesize": url.size, "etag": etag, "md5sum": url.md5, "nsamples": url.num_samples}
-    entry |= {"index_crc32": url.index_crc32, "keys_crc32": url.keys_crc32}
-    if url.checksums is not None:
-        entry["crc32_block_bytes"] = url.checksums.block_bytes
-        entry["crc32"] = " ".join(f"{crc32:08x}" for crc32 in url.checksums.crc32s)
+    entry |= {"index_crc32": url.index_crc32, "keys_crc32": url.keys_crc32, **checksum_fields(url.checksums)}
     return {name: value for name, value in entry.items() if value is not None}
 
 
 def _url(entry: dict[str, Any]) -> RemoteUrl:
-    numbers = [entry.get(name) for name in ("filesize", "nsamples", "index_crc32", "keys_crc32")]
-    texts = [entry["url"], entry.get("etag", ""), entry.get("md5sum", "")]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("url, etag and md5sum must be texts")
-    if not all(number is None or (type(number) is int and number >= 0) for number in numbers):
-        raise ValueError("a number is no integer of at least 0")
-    if entry["url"].startswith("view+"):
-        return _decoded(entry["url"])
-    size, num_samples, index_crc32, keys_crc32 = numbers
-    return RemoteUrl(
-        entry["url"],
-        size,
-        entry.get("etag"),
-        checksums_in(entry, size),
-        num_samples,
-        entry.get("md5sum"),
-        index_crc32,
-        keys_crc32,
+    size, num_samples, *crc32s = (entry.get(name) for name in ("filesize", "nsamples", "index_crc32", "keys_crc32"))
+    etag, md5, text = entry.get("etag"), entry.get("md5sum"), entry["url"]
+    are_numbers = all(
+        number is None or (type(number) is int and number >= 0) for number in (size, num_samples, *crc32s)
     )
+    if not are_numbers or not all(isinstance(field, str) for field in (text, etag or "", md5 or "")):
+        raise ValueError("a number that is no integer of at least 0, or a text that is none")
+    if text.startswith("view+"):
+        return _decoded(text)
+    return RemoteUrl(text, size, etag, checksums_in(entry, size), num_samples, md5, *crc32s)
 
 
 def _encoded(view: ShardView) -> str:
-    """Encode a view: a line of JSON and columns of numbers, of which the starts are distances, compressed."""
-    order, starts, lengths = np.argsort(view.objects, kind="stable"), view.starts // BLOCK, view.stops - view.starts
-    lengths = lengths[order] // BLOCK
-    gaps = _gaps(view.objects[order], starts[order], lengths)
-    columns = [small(column) for column in (view.counts, np.diff(view.objects, prepend=0), gaps, lengths)]
+    """Encode a view: a line of JSON and columns of numbers, compressed.
+
+    The places of ranges, in the order of objects, are distances from the end of the range before, and lengths.
+    """
+    order = np.argsort(view.objects, kind="stable")
+    starts, stops = view.starts[order] // BLOCK, view.stops[order] // BLOCK
+    before = np.append(0, stops)[:-1]
+    before[_firsts(view.objects[order])] = 0
+    columns = [*map(small, (view.counts, np.diff(view.objects, prepend=0), starts - before, stops - starts))]
     if view.key_sums is not None:
         columns.append(view.key_sums.astype("<i2"))
     head = {
@@ -163,48 +154,25 @@ def _decoded(text: str) -> RemoteUrl:
     described = json.loads(head)
     columns, at = [], 0
     for kind, length in described["columns"]:
-        if kind not in _COLUMNS:
-            raise ValueError("a column of another type")
         column = np.frombuffer(rest, np.dtype(kind), length, at)
         at += column.nbytes
         columns.append(column.astype(np.int64))
     counts, steps, gaps, lengths, *key_sums = columns
-    objects = np.cumsum(steps)
-    has_key_of_each = all(len(column) == len(counts) for column in key_sums)
-    if not has_key_of_each or not int(counts.sum()) == len(objects) == len(gaps) == len(lengths):
-        raise ValueError("columns of different lengths")
     urls = tuple(
         RemoteUrl(url if number else found[2], size, etag, md5=md5)
         for number, (url, size, etag, md5) in enumerate(described["urls"])
     )
-    if not all(isinstance(url.size, int | None) and isinstance(url.etag, str | None) for url in urls):
-        raise ValueError("a size or an etag of another type")
+    objects = np.cumsum(steps)
     order = np.argsort(objects, kind="stable")
+    firsts, ends = _firsts(objects[order]), np.cumsum(gaps + lengths)
     starts, stops = np.empty_like(gaps), np.empty_like(gaps)
-    stops[order] = _stops(objects[order], gaps, lengths)
+    stops[order] = ends - np.repeat(np.append(0, ends)[firsts], np.diff(np.append(firsts, len(objects))))
     starts[order] = stops[order] - lengths
-    starts, stops = starts * BLOCK, stops * BLOCK
-    if (counts < 1).any() or (objects < 0).any() or (objects >= len(urls)).any():
-        raise ValueError("a sample without ranges, or a range of no object")
-    if (starts < 0).any() or (stops <= starts).any():
-        raise ValueError("a range without bytes, or before the first one")
-    return view_url(ShardView(urls, counts, objects, starts, stops, *key_sums))
-
-
-def _gaps(objects: Ints, starts: Ints, lengths: Ints) -> Ints:
-    """Return the distance of each range from the end of the one before it in its object; sorted by object."""
-    previous = np.append(0, (starts + lengths)[:-1])
-    previous[_firsts(objects)] = 0
-    gaps: Ints = starts - previous
-    return gaps
-
-
-def _stops(objects: Ints, gaps: Ints, lengths: Ints) -> Ints:
-    """Return the end of each range, from :func:`_gaps`."""
-    ends, firsts = np.cumsum(gaps + lengths), _firsts(objects)
-    before = np.append(0, ends)[firsts]
-    stops: Ints = ends - np.repeat(before, np.diff(np.append(firsts, len(objects))))
-    return stops
+    are_ranges = all(len(column) == int(counts.sum()) for column in (objects, gaps, lengths)) and (counts > 0).all()
+    are_places = (objects >= 0).all() and (objects < len(urls)).all() and (starts >= 0).all() and (lengths > 0).all()
+    if not (are_ranges and are_places and all(len(column) == len(counts) for column in key_sums)):
+        raise ValueError("columns that do not belong together")
+    return view_url(ShardView(urls, counts, objects, starts * BLOCK, stops * BLOCK, *key_sums))
 
 
 def _firsts(objects: Ints) -> Any:

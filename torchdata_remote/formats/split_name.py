@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from posixpath import splitext
 from typing import Literal
 
@@ -16,10 +16,9 @@ from .sample import split_key
 Split = Callable[[str], tuple[str, str]]
 SplitName = Literal["first", "last"] | Split | None
 
-_MOST_PATHS, _MOST_EXTENSIONS = 100_000, 300
+_MOST_EXTENSIONS = 300
 # From the first dot of a base name on, if there is something before the last one, apart from a compression
 _MIDDLE = re.compile(r"\.((?P<number>\d[\d.]*)|[^/]+?)\.(?!(gz|bz2|xz|zst)$)[^./]*(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_BY_NAME = " and extension. Rename one, or pass a function as split_name= that tells them apart."
 _BY_KIND = (
     ". Choose one kind by pattern=, such as '*.jpg', make one sample of both by shard_dataset, or pass "
     "split_name='first' if that is right."
@@ -63,35 +62,26 @@ def _split_by(function: Split, path: str) -> tuple[str, str]:
 def shared_keys(split: Split | None) -> Callable[[list[str]], None]:
     """Return a function that is called with the paths of each page of a listing, and warns once of two with one key.
 
-    With names split at the first dot, equal keys are beside each other in a listing, so the page before is enough.
-    Otherwise two may be anywhere, and files of one key with different extensions are as the user chose.
+    Names that are split at the first dot only: those with equal keys are beside each other in a listing.
 
     Args:
         split: a path into key and extension; ``None`` checks nothing.
     """
     last: list[str] = []  # of the page before
-    seen: dict[int, str] = {}  # hash of a key -> its path, empty for later ones to save memory
-    is_at_first = split is split_key
+    is_done = split is not split_key
 
     def check_page(paths: list[str]) -> None:
-        nonlocal split, last, seen
-        if split is None:
+        nonlocal last, is_done
+        paths = [] if is_done else [*last, *paths]
+        last = paths[-1:]
+        # Equal keys have equal names before their first dot
+        if len({path.partition(".")[0] for path in paths}) == len(paths):
             return
-        if is_at_first:
-            paths, seen = [*last, *paths], {}
-            last = paths[-1:]
-            # Equal keys have equal names before their first dot
-            if len({path.partition(".")[0] for path in paths}) == len(paths):
-                return
-        for path in paths:
-            key, extension = split(path)
-            identity = hash(key if is_at_first else (key, extension))
-            other = seen.setdefault(identity, path if len(seen) < _MOST_PATHS else "")
-            if key and other != path:
-                are_kinds = splitext(other)[0] == splitext(path)[0]
-                advice = _BY_NAME if not is_at_first else _BY_KIND if are_kinds else _BY_DOT
-                _warn(other or "a file before it", path, "two samples with one key" + advice)
-                split = None  # once
+        for path, other in pairwise(paths):
+            if split_key(path)[0] == split_key(other)[0] != "":
+                advice = _BY_KIND if splitext(path)[0] == splitext(other)[0] else _BY_DOT
+                _warn(path, other, "two samples with one key" + advice)
+                is_done = True
                 return
 
     return check_page

@@ -19,7 +19,7 @@ from ..errors import RemoteDataError, ShardReadError
 from ..fetch.listing.shard_set import read_if_there
 from ..fetch.ranges import OneObject
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES, ReadAhead
-from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.compression import CompressionLimits, decompressed
 from ..formats.error_policy import MemberErrorHandler, Skipped
 from ..formats.grouping import samples_of
 from ..formats.labels import CLASSES_NAME, load_table

@@ -24,8 +24,7 @@ from ..formats.manifest import MANIFEST_NAME, ShardInfo
 from ..formats.nested import is_archive_name
 from ..formats.sample import is_of_macos
 from ..formats.sample_index import dump_index, index_url
-from ..formats.shard_digest import ShardDigest
-from ..formats.shard_members import ShardMembers, read_shard_members
+from ..formats.shard_members import ShardDigest, ShardMembers, read_shard_members
 from ..storage import read_whole
 
 _MAX_BLOCKS_NAMED = 5

@@ -23,7 +23,7 @@ from ..formats.position import ReadPosition
 from ..formats.sample import KEY, URL, Sample, split_key
 from ..formats.split_name import SplitName, splitter
 from ..formats.tables import Columns, RowFilter, require_pyarrow, row_samples
-from ..formats.zip import Entry, read_directory, read_members
+from ..formats.zip import ZipArchive
 from .env import Env
 from .passes import Pass, PipePass
 from .readers import ShardPass, ShardReader, StreamReader
@@ -174,22 +174,25 @@ class ShardZipReader(ShardReader):
 class _ZipPass(ShardPass):
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         on_skip = self.skipped.count_member
-        entries = _directory(url, stream)
-        for entry in entries:
-            if entry.kind == "link":
-                guard.on_link(entry.path)
-        members = read_members(
-            parts_of(url, stream),
-            entries,
-            url=url,
-            max_member_bytes=self.pipe.max_member_bytes,
-            max_ratio=self.pipe.max_ratio,
-            on_skip=on_skip,
-            position=position,
-        )
-        batches = (([path], (data,)) for path, data in members)
+
+        def files() -> Iterator[tuple[list[str], list[bytes]]]:
+            for member in archive.members(
+                parts_of(url, stream),
+                start=position.start.byte,
+                max_member_bytes=self.pipe.max_member_bytes,
+                max_ratio=self.pipe.max_ratio,
+            ):
+                position.batch_offset = member.start
+                if member.kind == "file":
+                    yield [member.path], [member.read()]
+                    continue
+                on_skip(member.kind)
+                if member.kind == "link":
+                    guard.on_link(member.path)
+
+        archive = _opened(url, stream)
         return sample_runs(
-            batches,
+            files(),
             url=url,
             on_skip=on_skip,
             on_bad_member=guard.on_bad_member,
@@ -198,10 +201,10 @@ class _ZipPass(ShardPass):
         )
 
 
-def _directory(url: str, stream: Any) -> list[Entry]:
+def _opened(url: str, stream: Any) -> ZipArchive:
     """Read the directory of the archive, and leave the stream at its first byte."""
     if hasattr(stream, "read_range"):
-        return read_directory(stream.read_range, stream.find_num_bytes(), url=url)
+        return ZipArchive(stream.read_range, stream.find_num_bytes(), url)
     if not (hasattr(stream, "seekable") and stream.seekable()):
         raise RemoteDataError(
             f"{url}: the directory of a zip archive is at its end, and this {type(stream).__name__} is not seekable. "
@@ -214,9 +217,9 @@ def _directory(url: str, stream: Any) -> list[Entry]:
         data: bytes = stream.read(end - start)
         return data
 
-    entries = read_directory(read_range, stream.seek(0, io.SEEK_END), url=url)
+    archive = ZipArchive(read_range, stream.seek(0, io.SEEK_END), url)
     stream.seek(0)
-    return entries
+    return archive
 
 
 @functional_datapipe("table_reader")

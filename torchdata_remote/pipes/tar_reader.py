@@ -20,15 +20,13 @@ from ..core.urls import redact
 from ..errors import BadMemberError, ShardReadError
 from ..fetch.read_ahead import ReadAhead
 from ..fetch.streams import parts_of
-from ..formats.byte_reader import Skippable
-from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.compression import CompressionLimits, decompressed
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
 from ..formats.grouping import SampleRun, sample_runs
 from ..formats.nested import NestedPrefixes
 from ..formats.position import ReadPosition
 from ..formats.sample import KEY, Sample, ignored_kind
-from ..formats.tar import NestedArchive, TarOptions, read_archives, read_member_batches
-from ..formats.tar.lazy_members import LazyExtensions, no_file, read_lazy_batches
+from ..formats.tar import NestedArchive, TarOptions, read_archives, read_lazy_batches, read_member_batches
 from .env import Env
 from .members import listed
 from .passes import Pass
@@ -130,7 +128,7 @@ class ShardTarReader(ShardReader):
         self.nested, self.copy = check.flag("nested", nested), check.flag("copy", copy)
         names = [] if lazy is None else listed("lazy", lazy, example="{'mp4', 'wav'}")
         extensions = [check.extension("lazy", name, example="mp4") for name in names]
-        self.lazy = LazyExtensions(extensions) if extensions else None
+        self.lazy = frozenset(extensions) or None
         # Nested archives are read as a stream
         self.by_jumps = self.lazy is not None and not self.nested
         if self.by_jumps:
@@ -163,8 +161,9 @@ class TarPass(ShardPass):
         parts: _Parts = (self._windows(url, stream) if pipe.by_jumps else None) or parts_of(url, stream)
         batches: Any = read_member_batches
         if pipe.lazy is not None:
-            file_of = stream.file_of if isinstance(parts, Skippable) else no_file
-            batches = partial(read_lazy_batches, lazy=pipe.lazy, file_of=file_of)
+            batches = partial(read_lazy_batches, lazy=pipe.lazy)
+            if isinstance(parts, ReadAhead):
+                batches = partial(batches, file_of=stream.file_of)
 
         def read(
             parts: _Parts, options: TarOptions, position: ReadPosition, inside: str | None = None, prefix: str = ""
@@ -206,7 +205,7 @@ class TarPass(ShardPass):
 
     def _bare_runs(self, read: _Read, parts: _Parts, url: str, options: TarOptions, position: ReadPosition) -> _Runs:
         """Read an archive by ``read``. One that is compressed is decompressed from its beginning always."""
-        if position.start.byte or isinstance(parts, Skippable):
+        if position.start.byte or isinstance(parts, ReadAhead):
             yield from read(parts, options, position)
             return
         compression, bare = decompressed(parts, url=url, limits=self.pipe.limits)

@@ -20,7 +20,7 @@ from ..errors import ShardReadError
 from ..fetch.sample_table import SampleTable
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.compression.decompress import CompressionLimits, decompressed
+from ..formats.compression import CompressionLimits, decompressed
 from ..formats.error_policy import LinkCounter, MemberErrorHandler, OnBadMember, Skipped
 from ..formats.grouping import samples_of
 from ..formats.nested import NestedPrefixes, bad_inner, is_archive_name, without_ending

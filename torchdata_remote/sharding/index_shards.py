@@ -18,11 +18,10 @@ from ..fetch.listing.source_argument import url_of
 from ..fetch.listing.sources import Tars, list_source
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.companions import companion_urls
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
+from ..formats.key_index import companion_urls
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
-from ..formats.shard_digest import ShardDigest
-from ..formats.shard_members import read_shard_members
+from ..formats.shard_members import ShardDigest, read_shard_members
 from ..storage import list_folder, publish
 
 

@@ -22,7 +22,7 @@ from ..errors import ManifestError, ShardWriteError, StorageError, TransientStor
 from ..fetch.sample_table import Int64s
 from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
-from ..formats.companions import without_companion_ending
+from ..formats.key_index import without_companion_ending
 from ..formats.labels import dump_table, load_table
 from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest, load_entry
 from ..formats.tar import END_OF_ARCHIVE

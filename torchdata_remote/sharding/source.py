@@ -24,8 +24,7 @@ from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.labels import ClassEntry, Labeller, assign_labels, merged_tables
 from ..formats.sample import writing_fault
 from ..formats.split_name import SplitName, splitter
-from ..formats.tar import BLOCK, pack_header, padding
-from ..formats.tar.packing import is_plain
+from ..formats.tar import BLOCK, is_plain, pack_header, padding
 from ..storage import read_whole
 from ..writing import UNFINISHED, ShardFolder
 from .archive_index import Scratch, dump_index, index_archives, load_index

@@ -13,8 +13,8 @@ from ..fetch.listing.patterns import literal_url, path_below
 from ..fetch.listing.shard_set import read_shard_set
 from ..fetch.listing.sources import Tars, find_object, list_source
 from ..fetch.sample_table import SampleTable
-from ..formats.companions import COMPANION_ENDINGS
 from ..formats.error_policy import MemberErrorHandler, OnBadMember, Skipped
+from ..formats.key_index import COMPANION_ENDINGS
 from ..formats.manifest import MANIFEST_NAME
 from ..formats.sample import naming_fault
 from ..formats.split_name import SplitName, splitter, warn_of_merged

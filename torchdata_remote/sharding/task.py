@@ -18,7 +18,7 @@ from ..errors import RemoteDataError, ShardWriteError
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession
 from ..fetch.views import CoalescedRead, RangeCoalescer
-from ..formats.companions import companion_urls
+from ..formats.key_index import companion_urls
 from ..formats.manifest import ShardInfo, dump_entry
 from ..formats.sample import KEY, Sample, split_key
 from ..formats.split_name import Split

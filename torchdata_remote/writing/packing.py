@@ -13,13 +13,10 @@ import numpy as np
 
 from ..errors import EncodeError, ShardWriteError
 from ..formats.encoders import encode_member
-from ..formats.key_columns import KeyColumns
-from ..formats.key_index import KeyIndex, member_starts
+from ..formats.key_index import KeyColumns, KeyIndex, member_starts
 from ..formats.limits import MAX_MEMBER_BYTES
 from ..formats.sample import KEY, Sample, are_plain, check_writable, extensions, is_plain_key
-from ..formats.tar import BLOCK, pack_header, padding
-from ..formats.tar.header import MAX_SIZE, NAME_BYTES
-from ..formats.tar.packing import is_plain, pack_plain_members
+from ..formats.tar import BLOCK, MAX_SIZE, NAME_BYTES, is_plain, pack_header, pack_plain_members, padding
 
 Data = bytes | memoryview
 

@@ -14,7 +14,7 @@ from ..core.threads.at_exit import close_at_exit
 from ..core.threads.worker import Worker
 from ..core.urls import redact
 from ..errors import ShardWriteError
-from ..formats.compression.compress import open_compressor
+from ..formats.compression import open_compressor
 from ..formats.key_index import dump_keys, keys_url
 from ..formats.manifest import ShardInfo
 from ..formats.sample_index import dump_index, index_url

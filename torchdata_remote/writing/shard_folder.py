@@ -16,8 +16,8 @@ from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError, ShardWriteError
-from ..formats.companions import without_companion_ending
-from ..formats.compression.compress import is_compressed
+from ..formats.compression import is_compressed
+from ..formats.key_index import without_companion_ending
 from ..formats.manifest import (
     CLASSES_NAME,
     LATER_PROVENANCE,

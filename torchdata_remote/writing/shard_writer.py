@@ -13,7 +13,7 @@ from ..core.arguments.calls import explained
 from ..core.options import MIB, StorageOptions
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError
-from ..formats.compression.compress import is_compressed
+from ..formats.compression import is_compressed
 from ..formats.limits import MAX_DECOMPRESSED_BYTES, MAX_MEMBER_BYTES
 from ..formats.manifest import MANIFEST_NAME, ShardInfo, dump_manifest
 from ..formats.sample import Sample

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.urls import LOCAL, RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import EmptyListingError, ManifestError, ShardReadError
-from ...formats.compression.decompress import CompressionLimits, decompressed
+from ...formats.compression import CompressionLimits, decompressed
 from ...storage import publish, read_whole
 from .patterns import folders_of, glob_start, path_below
 from .shard_set import options_beside

@@ -13,10 +13,9 @@ from ...core.threads.ordered_map import ordered_map
 from ...core.urls import RemoteUrl, redact
 from ...errors import ManifestError, ShardReadError
 from ...formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error
-from ...formats.grouping import samples_of
-from ...formats.key_index import KeyIndex, key_index, keys_url, parse_keys
-from ...formats.sample import KEY, URL
-from ...formats.tar import TarOptions, read_member_offsets
+from ...formats.key_index import KeyIndex, keys_url, parse_keys
+from ...formats.shard_members import read_samples
+from ...formats.tar import TarOptions
 from ...storage import read_whole
 from ..listing.shard_set import read_if_there
 from ..ranges import OneObject
@@ -97,16 +96,8 @@ def _read(
 
 def _index_of(url: RemoteUrl, parts: ReadAhead, on_bad_member: OnBadMember) -> KeyIndex:
     """Read the index of the samples that begin at the first byte of the parts, from the headers of the shard."""
-    shown = redact(url)
     options = TarOptions(url.size, parts.start, max_member_bytes=sys.maxsize)
-    members = read_member_offsets(parts, url=shown, options=options)
-    batches = ((batch.names, list(zip(batch.starts, batch.sizes, strict=True))) for batch in members)
-    policy = MemberErrorHandler(on_bad_member, Skipped())
-    samples = samples_of(batches, url=shown, on_bad_member=policy, on_empty=lambda error: None)
-    return key_index(
-        (sample[KEY], [(name, *place) for name, place in sample.items() if name not in (KEY, URL)])
-        for sample in samples
-    )
+    return read_samples(parts, redact(url), options, MemberErrorHandler(on_bad_member, Skipped()))[1]
 
 
 def _unusable(url: str, why: str) -> ManifestError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.arguments import check
 from ...errors import DecodeError
-from ..compression.decompress import CompressionLimits, decompressed_whole
+from ..compression import CompressionLimits, decompressed_whole
 from ..images import IMAGE_FORMATS
 from ..member_file import MemberFile
 from ..sample import describe, sample_url

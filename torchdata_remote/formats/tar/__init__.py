@@ -1,16 +1,26 @@
 """Read and write tar archives."""
 
-from .header import BLOCK, is_header, pack_header, padding
-from .member_headers import MemberHeader, read_member_headers
-from .member_offsets import MemberOffsets, first_name, read_member_offsets
-from .members import MemberBatch, NestedArchive, read_archives, read_member_batches
-from .parser import TarOptions, TarParser
-
-END_OF_ARCHIVE = bytes(2 * BLOCK)
+from .members import (
+    MemberBatch,
+    MemberHeader,
+    MemberOffsets,
+    NestedArchive,
+    first_name,
+    read_archives,
+    read_lazy_batches,
+    read_member_batches,
+    read_member_headers,
+    read_member_offsets,
+)
+from .packing import MAX_SIZE, NAME_BYTES, is_plain, pack_header, pack_plain_members
+from .parser import BLOCK, END_OF_ARCHIVE, Data, TarOptions, TarParser, is_header, padding
 
 __all__ = [
     "BLOCK",
     "END_OF_ARCHIVE",
+    "MAX_SIZE",
+    "NAME_BYTES",
+    "Data",
     "MemberBatch",
     "MemberHeader",
     "MemberOffsets",
@@ -19,9 +29,12 @@ __all__ = [
     "TarParser",
     "first_name",
     "is_header",
+    "is_plain",
     "pack_header",
+    "pack_plain_members",
     "padding",
     "read_archives",
+    "read_lazy_batches",
     "read_member_batches",
     "read_member_headers",
     "read_member_offsets",

@@ -1,23 +1,35 @@
-"""Tar parser: one member at a time, with every field checked."""
+"""Walk through a tar, one member at a time, with every field checked.
+
+The formats are POSIX ustar and pax, GNU, and v7; fields and offsets are those of their manuals. An archive without its
+end-of-archive blocks is an error. (Python's ``tarfile`` takes a damaged header for the end of the archive.)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from zlib import adler32
 
 from ...errors import MissingEndError, ShardReadError
 from ..byte_reader import ByteReader
-from ..limits import MAX_MEMBER_BYTES
+from ..limits import MAX_MEMBER_BYTES, MAX_NAME_LENGTH
 from ..text_instead import text_instead
-from .extended_headers import EXTENDED_TYPES, MAX_RECORD_BYTES, SPARSE, Extended
-from .header import BLOCK, CUT_SHORT, checksum_fits, fault, name_field, number_field, padding, text_field
+
+BLOCK = 512
+END_OF_ARCHIVE = bytes(2 * BLOCK)
+FILE = ord("0")
+Data = bytes | memoryview
 
 _ZERO_BLOCK = bytes(BLOCK)
 _FILE_TYPES = frozenset(b"0\x007")
 _SKIPPED_TYPES = {**dict.fromkeys(b"12", "link"), **dict.fromkeys(b"346", "device"), ord("5"): "directory"}
-_SYMBOLIC_TYPE = ord("2")
-_SPARSE_TYPE = ord("S")
-_ZEROS_BYTES = 1 << 20
+_SYMBOLIC, _SPARSE_TYPE, _GLOBAL, _LONG_NAME, _LONG_LINK = b"2SgLK"
+_EXTENDED_TYPES = frozenset(b"xgLK")
+_MAX_RECORD_BYTES = _ZEROS_BYTES = 1 << 20
+_MAX_DIGITS = 19
+_CUT_SHORT = "The upload was cut short: write"
+_SPARSE = "a sparse file, of which only the pieces that are not zeros are stored; pack it without --sparse"
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,59 @@ class TarOptions:
     on_missing_end: Callable[[ShardReadError], object] = lambda error: False
 
 
+def padding(size: int) -> int:
+    """Return the number of zero bytes after ``size`` bytes of data."""
+    return -size % BLOCK
+
+
+def octal(field: bytes) -> int | None:
+    """Parse octal digits between spaces and NULs; ``None`` if there are other characters. An empty field is 0."""
+    digits = field.strip(b"\0 ")
+    try:
+        return int(digits, 8) if digits.isdigit() else None if digits else 0
+    except ValueError:  # 8 or 9
+        return None
+
+
+def decoded(data: bytes) -> str:
+    """Decode a name; bytes that are not UTF-8 become surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def text(field: bytes) -> str:
+    """Decode a name that ends with a NUL or the field."""
+    return decoded(field.partition(b"\0")[0])
+
+
+def name_field(header: bytes) -> str:
+    """Return the path of the member in a header, with ustar's prefix."""
+    name = text(header[:100])
+    return f"{text(header[345:500])}/{name}" if header[345] and header[257:263] == b"ustar\0" else name
+
+
+def checksum_fits(header: bytes) -> bool:
+    """Return whether the checksum field is the sum of the header's bytes, with that field counted as spaces.
+
+    The lower half of Adler-32 is 1 + that sum modulo 65521, which 512 ASCII characters do not reach, at the speed of C.
+    """
+    expected = _expected_sum(header[148:156])
+    if header.isascii():
+        return (adler32(header) & 0xFFFF) - 1 == expected
+    # Some old writers add signed bytes
+    return expected in (sum(header), sum(header) - 256 * sum(byte > 127 for byte in header))
+
+
+@lru_cache(4096)
+def _expected_sum(field: bytes) -> int | None:
+    checksum = octal(field) if field.strip(b"\0 ") else None
+    return None if checksum is None else checksum - 8 * ord(" ") + sum(field)
+
+
+def is_header(block: bytes) -> bool:
+    """Return whether a block is a header. The checksum of other data fits by chance once in 10 million."""
+    return len(block) == BLOCK and block != _ZERO_BLOCK and checksum_fits(block)
+
+
 class TarParser:
     """Parser of one archive. The caller reads or skips the data of each member before it asks for the next.
 
@@ -56,14 +121,15 @@ class TarParser:
         options: limits.
     """
 
-    def __init__(self, parts: Iterable[bytes | memoryview], url: str, options: TarOptions) -> None:
+    def __init__(self, parts: Iterable[Data], url: str, options: TarOptions) -> None:
         self.cursor = ByteReader(parts, options.first_byte)
         self._url, self._options = url, options
-        self._extended = Extended(url)
         # First byte of the current header
         self._start = 0
         # First byte of the current member, extended headers included
         self.member_start = 0
+        # Pax records of the current member, keyword -> value
+        self.records: dict[str, str] = {}
 
     def next_member(self) -> tuple[str, int] | None:
         """Return name and size of the next regular file; ``None`` at the archive's end.
@@ -71,57 +137,106 @@ class TarParser:
         Raises:
             ShardReadError: if the archive is damaged or incomplete.
         """
-        cursor, url = self.cursor, self._url
-        while True:
-            self._start = start = cursor.offset
-            if not self._extended:
-                self.member_start = start
-            header = cursor.take(BLOCK)
-            if header == _ZERO_BLOCK:
-                self._expect_end()
-                return None
-            if len(header) < BLOCK:
-                self._end_early(header)
-                return None
-            if not checksum_fits(header):
-                what = f"a header whose checksum field says {header[148:156]!r}, which does not fit its bytes"
-                raise fault(url, start, what if start else what + text_instead(header))
-            kind, size = header[156], number_field(header[124:136], url, start)
-            if kind in EXTENDED_TYPES:
-                if size > MAX_RECORD_BYTES:
-                    raise fault(url, start, f"a {size:,} byte extended header (limit {MAX_RECORD_BYTES:,})")
-                self._extended.add(kind, self.take(size, "an extended header"), start)
-                continue
-            name = name_field(header)
-            if self._extended or self._extended.records:
-                name, size = self._extended.applied(name, size)
+        options = self._options
+        while (header := self._next_header()) is not None:
+            # A pax path may be empty: the name is in the member's own header then
+            kind, name = header[156], self.records.get("path") or name_field(header)
             if kind in _FILE_TYPES and not (kind == 0 and name.endswith("/")):
+                size = int(self.records.get("size", self._size(header)))
                 self._check_size(name, size)
                 return name, size
             if kind not in _SKIPPED_TYPES and kind != 0:
-                what = SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
-                raise fault(url, start, f"member {name!r:.200} of type {chr(kind)!r}, {what}")
+                what = _SPARSE if kind == _SPARSE_TYPE else "which cannot be read as a stream"
+                raise self._fault(f"member {name!r:.200} of type {chr(kind)!r}, {what}")
             # Links and directories have no data: their size field may be that of the target, or a quota
             skipped = _SKIPPED_TYPES.get(kind, "directory")
             if skipped == "link":
-                path = self.records.get("linkpath") or text_field(header[157:257].partition(b"\0")[0])
-                self._options.on_link(name, path, kind == _SYMBOLIC_TYPE)
-            self._options.on_skip(skipped)
+                options.on_link(name, self.records.get("linkpath") or text(header[157:257]), kind == _SYMBOLIC)
+            options.on_skip(skipped)
+        return None
 
-    @property
-    def records(self) -> dict[str, str]:
-        """The pax records of the current member, keyword -> value."""
-        return self._extended.records
+    def _next_header(self) -> bytes | None:
+        """Return the next member's own header, behind extended ones; ``None`` at the archive's end."""
+        self.records = {}
+        kinds = b""
+        while True:
+            self._start = start = self.cursor.offset
+            if not kinds:
+                self.member_start = start
+            header = self.cursor.take(BLOCK)
+            if len(header) < BLOCK or header == _ZERO_BLOCK:
+                self._end(header, follows_extended=bool(kinds))
+                return None
+            if not checksum_fits(header):
+                what = f"a header whose checksum field says {header[148:156]!r}, which does not fit its bytes"
+                raise self._fault(what if start else what + text_instead(header))
+            kind = header[156]
+            if kind not in _EXTENDED_TYPES:
+                return header
+            fields = self._extended(kind, self._size(header))
+            if kind == _GLOBAL:
+                if fields.keys() & {"path", "size"}:
+                    raise self._fault("a global header that sets the name or the size of all members")
+                continue
+            if kind in kinds:
+                raise self._fault(f"two extended headers of type {chr(kind)!r} for one member")
+            if fields.keys() & self.records.keys() & {"path"}:
+                raise self._fault("two names for one member")
+            self.records |= fields
+            kinds += bytes([kind])
+
+    def _fault(self, what: str, *, advice: str = "It is damaged or not a tar: write") -> ShardReadError:
+        return ShardReadError(f"{self._url}: at byte {self._start:,}: {what}. {advice} the shard again.", url=self._url)
+
+    def _size(self, header: bytes) -> int:
+        """Parse an octal field, or one in GNU's base 256."""
+        field = header[124:136]
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else octal(field)
+        if size is None:
+            raise self._fault(f"a header with the size field {field!r}")
+        return size
+
+    def _extended(self, kind: int, size: int) -> dict[str, str]:
+        """Read the fields that an extended header sets for the next member."""
+        if size > _MAX_RECORD_BYTES:
+            raise self._fault(f"a {size:,} byte extended header (limit {_MAX_RECORD_BYTES:,})")
+        record = self.take(size, "an extended header")
+        if kind == _LONG_LINK:
+            return {"linkpath": decoded(record.rstrip(b"\0"))}
+        fields = {"path": decoded(record.rstrip(b"\0"))} if kind == _LONG_NAME else self._pax_fields(record)
+        if any(key.startswith("GNU.sparse") for key in fields):
+            raise self._fault(_SPARSE)
+        if len(name := fields.get("path", "")) > MAX_NAME_LENGTH:
+            raise self._fault(f"a name of {len(name):,} characters (limit {MAX_NAME_LENGTH:,})")
+        digits = fields.get("size", "0")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+            raise self._fault(f"a pax size of {digits!r:.40}")
+        return fields
+
+    def _pax_fields(self, record: bytes) -> dict[str, str]:
+        """Parse lines of ``length keyword=value``."""
+        fields: dict[str, str] = {}
+        position = 0
+        while position < len(record):
+            space = record.find(b" ", position, position + 20)
+            digits = record[position:space] if space > 0 else b""
+            end = position + int(digits) if digits.isdigit() else -1
+            equals = record.find(b"=", space, end)
+            if not (space < equals < end <= len(record)) or record[end - 1 : end] != b"\n":
+                raise self._fault("a pax header that is not made of 'length keyword=value' lines")
+            fields[decoded(record[space + 1 : equals])] = decoded(record[equals + 1 : end - 1])
+            position = end
+        return fields
 
     def _check_size(self, name: str, size: int) -> None:
         limit, num_bytes = self._options.max_member_bytes, self._options.num_bytes
         if size > limit:
             what = f"member {name!r:.200} claims {size:,} bytes (max_member_bytes={limit:,})"
-            raise fault(self._url, self._start, what, advice="Raise that limit, or write smaller members into")
+            raise self._fault(what, advice="Raise that limit, or write smaller members into")
         if num_bytes is not None and self.cursor.offset + size > num_bytes:
             left = f"{num_bytes - self.cursor.offset:,}"
             what = f"member {name!r:.200} claims {size:,} bytes where the object has {left} left"
-            raise fault(self._url, self._start, what, advice=CUT_SHORT)
+            raise self._fault(what, advice=_CUT_SHORT)
 
     def take(self, size: int, what: str) -> bytes:
         """Return the data of the current member, and skip its padding.
@@ -151,47 +266,52 @@ class TarParser:
 
     def _finish(self, size: int, missing: int, what: str) -> None:
         if missing:
-            message = f"{what} holds {size - missing:,} of {size:,} bytes"
-            raise fault(self._url, self._start, message, advice=CUT_SHORT)
+            raise self._fault(f"{what} holds {size - missing:,} of {size:,} bytes", advice=_CUT_SHORT)
         if self.cursor.skip(padding(size)) < padding(size):
-            raise fault(self._url, self._start, f"the archive ends in the padding of {what}", advice=CUT_SHORT)
+            raise self._fault(f"the archive ends in the padding of {what}", advice=_CUT_SHORT)
 
-    def _end_early(self, rest: bytes) -> None:
-        if self._start == self._options.last_byte and not self._extended:
+    def _end(self, header: bytes, *, follows_extended: bool) -> None:
+        """Require that the archive may end here: with a zero block, or fewer bytes."""
+        start = self._start
+        if follows_extended:
+            raise self._fault("the archive ends after an extended header without a member", advice=_CUT_SHORT)
+        if len(header) == BLOCK:
+            self._expect_zeros()
+        elif start == self._options.last_byte:
             return
-        if rest or self._extended:
-            where = "in a header" if rest else "after an extended header, without its member"
-            advice = CUT_SHORT if self._start else f"It is not a tar, or {CUT_SHORT[0].lower()}{CUT_SHORT[1:]}"
-            what = f"the archive ends {where}" + ("" if self._start else text_instead(rest))
-            raise fault(self._url, self._start, what, advice=advice)
-        if not self._start:
-            raise fault(self._url, 0, "the file has no byte", advice=CUT_SHORT)
-        error = MissingEndError(
-            f"{self._url}: at byte {self._start:,}: the archive ends without its end-of-archive blocks. The upload "
-            "was cut short: write the shard again; or, if its writer leaves them out, pass "
-            "on_bad_shard=accept_missing_end.",
-            url=self._url,
-        )
-        try:
-            if not self._options.on_missing_end(error):
-                raise error
-        finally:
-            del error  # or error and frame would keep each other
+        elif not start:
+            what = f"the archive ends in a header{text_instead(header)}" if header else "the file has no byte"
+            raise self._fault(what, advice="It is not a tar, or the upload was cut short: write")
+        elif header:
+            raise self._fault("the archive ends in a header", advice=_CUT_SHORT)
+        else:
+            error = MissingEndError(
+                f"{self._url}: at byte {start:,}: the archive ends without its end-of-archive blocks. The upload was "
+                "cut short: write the shard again; or, if its writer leaves them out, pass "
+                "on_bad_shard=accept_missing_end.",
+                url=self._url,
+            )
+            try:
+                if not self._options.on_missing_end(error):
+                    raise error
+            finally:
+                del error  # or error and frame would keep each other
 
-    def _expect_end(self) -> None:
+    def _expect_zeros(self) -> None:
         """After the first zero block, expect another one, and nothing but zeros after it."""
-        url, start = self._url, self.cursor.offset
-        if self._extended:
-            raise fault(url, start, "an extended header without a member")
-        second = self.cursor.take(BLOCK)
-        if len(second) < BLOCK:
-            raise fault(url, start, "the archive ends between its two end-of-archive blocks", advice=CUT_SHORT)
-        while second:
-            if second.strip(b"\0"):
-                raise fault(url, start, "data after the end of the archive; tars cannot be put together by appending")
-            start = self.cursor.offset
-            second = self.cursor.take(_ZEROS_BYTES)
+        is_first, self._start = not self._start, self.cursor.offset
+        zeros = self.cursor.take(BLOCK)
+        if len(zeros) < BLOCK:
+            raise self._fault("the archive ends between its two end-of-archive blocks", advice=_CUT_SHORT)
+        while zeros:
+            if zeros.strip(b"\0"):
+                raise self._fault("data after the end of the archive; tars cannot be put together by appending")
+            self._start = self.cursor.offset
+            zeros = self.cursor.take(_ZEROS_BYTES)
         # Without a member, an archive is its two end-of-archive blocks, or a record of 20 blocks
-        if not self._start and start not in (1_024, 10_240):
-            what = f"{start:,} zero bytes, as a crashed disk leaves them; a tar without a member has 1,024 or 10,240"
-            raise fault(url, 0, what, advice="Remove it, or write")
+        if is_first and self._start not in (1_024, 10_240):
+            what = (
+                f"{self._start:,} zero bytes, as a crashed disk leaves them; a tar without a member has 1,024 or 10,240"
+            )
+            self._start = 0
+            raise self._fault(what, advice="Remove it, or write")

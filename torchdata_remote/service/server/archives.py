@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import BinaryIO
 
-from ...formats.compression.decompress import CompressionLimits, decompressed
+from ...formats.compression import CompressionLimits, decompressed
 from ...formats.tar import END_OF_ARCHIVE, TarOptions, TarParser, pack_header, padding
-from ...formats.zip import read_directory, read_pieces
+from ...formats.zip import ZipArchive
 from ...storage.dataset_service.protocol import DAMAGED, SHA256_RECORD
 from .context import Context, Dataset, Opened, all_files, each
 from .folder import chunks_of
@@ -139,14 +139,11 @@ def _all_members(context: Context, archive: BinaryIO, name: str, skipped: list[s
 
     chunks = chunks_of(descriptor, 0, size, CHUNK_BYTES)
     if read(0, min(4, size)) in _ZIP:
-        entries = read_directory(read, size, url=name)
-        for entry, data in read_pieces(chunks, entries, url=name, max_member_bytes=most):
+        for entry in ZipArchive(read, size, name).members(chunks, max_member_bytes=most):
             if entry.kind == "file":
-                yield entry.path, entry.num_bytes, data, None
+                yield entry.path, entry.num_bytes, entry.pieces, None
             else:
                 skipped.append(entry.kind)
-                for _ in data:
-                    pass
         return
     limits = CompressionLimits(max_decompressed_bytes=most)
     compression, parts = decompressed(chunks, url=name, limits=limits)

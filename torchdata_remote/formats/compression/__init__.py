@@ -1,1 +1,0 @@
-"""Compress and decompress streams."""
