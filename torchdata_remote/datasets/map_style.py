@@ -52,6 +52,9 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
     Args: as :class:`RemoteFiles`.
     """
 
+    names_digest: str
+    """Digest of the names of the items in their order."""
+
     def __init__(
         self,
         storage_options: Mapping[str, Any] | None,
@@ -72,10 +75,6 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
         self.skipped = Skipped()
 
     def __len__(self) -> int:
-        raise NotImplementedError
-
-    def names_digest(self) -> str:
-        """Digest of the names of the items in their order."""
         raise NotImplementedError
 
     def _items(self, batches: Iterator[Sequence[int]]) -> Generator[list[Item], None, None]:
