@@ -58,7 +58,7 @@ class FileTable:
 
 
 @explained
-class RemoteFiles(MapStyle[Any]):
+class RemoteFiles(MapStyle):
     """The files below a folder, for example a prefix of a bucket, as a map-style dataset: ``[i] -> (url, bytes)``.
 
     torch's ``DataLoader`` requests complete batches, whose files are fetched concurrently. Files are sorted by first

@@ -139,8 +139,7 @@ class RemoteImageFolder(RemoteFiles):
     @property
     def targets(self) -> list[int]:
         """The label of each image."""
-        labels: list[int] = self._files.labels.tolist()
-        return labels
+        return [*map(int, self._files.labels)]
 
     @property
     def samples(self) -> list[tuple[str, int]]:

@@ -42,7 +42,7 @@ class _PendingBatch(NamedTuple):
 
 
 @explained
-class ShardedDataset(MapStyle[Any]):
+class ShardedDataset(MapStyle):
     """The samples of tar shards as a map-style dataset: ``[i] -> sample``, by ranged reads at the offsets in ``.idx``.
 
     torch's ``DataLoader`` requests complete batches. Their samples are fetched concurrently, neighbours by one request.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from torch.utils.data import BatchSampler, get_worker_info
@@ -25,7 +25,6 @@ from ..errors import StateError
 from ..pipes.datapipe import DataPipe
 from ..pipes.env import Env
 from ..pipes.passes import NumberedPass, Pass
-from ..pipes.shares import Share
 from .fronts import stateful_loader
 from .loader import StatefulLoader
 from .resumable import Resumable
@@ -68,12 +67,19 @@ class MapStyleItems(DataPipe[Any]):
         listing: of a sampler's order; ``None`` for one by the seed and the epoch.
     """
 
-    dataset: MapStyle[Any]
+    dataset: MapStyle
     batch_size: int
     seed: int | None
-    equalize: EqualizeMode | None
+    equalize: str | None
     world: World | None
     listing: Any
+
+    order_names = ("seed", "equalize", "names_digest")
+
+    @property
+    def names_digest(self) -> str:
+        """Digest of the names of the items in their order."""
+        return self.dataset.names_digest
 
     @property
     def has_all_ranks(self) -> bool:
@@ -84,10 +90,6 @@ class MapStyleItems(DataPipe[Any]):
     def shuffles_items(self) -> bool:
         """Whether what is left out at the end differs by epoch."""
         return self.seed is not None
-
-    def order_options(self) -> Mapping[str, Any]:
-        mode = self.equalize and self.equalize.value
-        return {"items": self.dataset.names_digest, "seed": self.seed, "equalize": mode}
 
     def current_world(self) -> World:
         """Return rank and worker of this reader."""
@@ -106,18 +108,18 @@ class MapStyleItems(DataPipe[Any]):
 
     def _order(self, env: Env) -> Any:
         """Return the numbers of the items of an epoch; with ``equalize`` as many for each stream."""
-        size, [epoch], count = len(self.dataset), env.epoch, cast("Share", env.share).count
+        size, [epoch], count = len(self.dataset), env.epoch, env.share.count  # type: ignore[union-attr]  # of a loader
         # Without the roll the same items would be dropped or repeated in each epoch
         order = np.roll(np.arange(size), -epoch)
         if self.seed is not None:
             order = permutation_array(size, "items", self.seed, epoch)
         if self.equalize is not None:
-            size = (size if self.equalize is EqualizeMode.DROP else size + count - 1) // count * count
+            size = (size if self.equalize == "drop" else size + count - 1) // count * count
         return np.resize(order, size)
 
     def _share(self, order: Any, env: Env) -> Any:
         """Return what a stream has of an order."""
-        share = cast("Share", env.share)
+        share: Any = env.share
         own = order[share.number :: share.count]
         for cut in share.cuts:
             taken = cut.taken(env.number_of(self), env.epoch, len(own))
@@ -140,9 +142,7 @@ class _ItemsPass(NumberedPass[Any]):
                     self._next += 1
                     yield item
 
-    @property
-    def mark(self) -> Any:
-        return self._next
+    mark = NumberedPass.position
 
 
 class _Sampled(Resumable):
@@ -159,7 +159,7 @@ class _Sampled(Resumable):
 
 @explained
 def PrefetchingLoader(  # noqa: N802  # it is called as the class that it was
-    dataset: MapStyle[Any],
+    dataset: MapStyle,
     batch_size: int | None = 1,
     *,
     shuffle: bool = False,
@@ -238,7 +238,7 @@ def PrefetchingLoader(  # noqa: N802  # it is called as the class that it was
     shuffle, drop_last = check.flag("shuffle", shuffle), check.flag("drop_last", drop_last)
     check.instance_or_none("sampler", sampler, Iterable, example="[2, 0, 1]")
     check.instance_or_none("batch_sampler", batch_sampler, Iterable, example="[[2, 0], [1]]")
-    mode = None if equalize is None else check.choice("equalize", equalize, EqualizeMode)
+    mode = None if equalize is None else check.choice("equalize", equalize, EqualizeMode).value
     order: Any = batch_sampler if sampler is None else sampler
     if seed is not None and not shuffle:
         raise check.marked(ValueError("seed= requires shuffle=True, without a sampler."))
