@@ -440,7 +440,7 @@ SEEDED: dict[str, Any] = {"shuffle": True, "seed": 1}
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another seed": (SEEDED, {"shuffle": True, "seed": 0}, "seed was 1, is 0"),
     "shuffled": ({}, SEEDED, "chain"),
-    "other items": (SEEDED, {**SEEDED, "num_items": 8}, "MapStyleItems: items was"),
+    "other items": (SEEDED, {**SEEDED, "num_items": 8}, "MapStyleItems: names_digest was"),
     "another batch size": ({}, {"batch_size": 3}, "order of sampler or batch size"),
     "a sampler's order": ({"sampler": range(9)}, {"sampler": range(8, -1, -1)}, "order of sampler or batch size"),
     "a sampler": ({}, {"sampler": range(8)}, "order of sampler or batch size"),
