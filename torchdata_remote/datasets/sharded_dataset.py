@@ -100,20 +100,19 @@ class ShardedDataset(MapStyle):
         source = literal_url(url_of(manifest_url, of="ShardedDataset"))
         if base_name(source) != MANIFEST_NAME:
             source = f"{source.rstrip('/')}/{MANIFEST_NAME}"
-        found = read_shard_set(source, self._session.storage_options, self._session.options.retry)
+        store, retry = self._session.storage_options, self._session.options.retry
+        found = read_shard_set(source, store, retry)
         for shard, entry in zip(found.shards, found.manifest, strict=True):
             require_size(shard, shard.size, entry.num_bytes)
         self._shards = found.shards
         self._ends = np.cumsum([shard.num_samples or 0 for shard in found.shards])  # of samples, up to each shard
-        store, retry = self._session.storage_options, self._session.options.retry
         tasks = (lambda wait, shard=shard: read_offsets(shard, store, retry) for shard in found.shards)
         with waiting("reading the indexes of the shards"):
             indexes = list(ordered_map(tasks, max_threads=max_in_flight))
         self._offsets = SharedColumns(
             {"offsets": np.concatenate(indexes).astype(np.int64)}
         )  # which workers of a host share
-        names = StringColumn(f"{base_name(shard)} {shard.num_samples}" for shard in found.shards)
-        self.names_digest = names.digest()
+        self.names_digest = StringColumn(f"{base_name(shard)} {shard.num_samples}" for shard in found.shards).digest()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -126,7 +125,7 @@ class ShardedDataset(MapStyle):
             try:
                 while True:
                     held_bytes = sum(pending.read.num_bytes for pending in ahead)
-                    is_full = len(ahead) == _BATCHES_AHEAD or (ahead and held_bytes >= most_bytes)
+                    is_full = len(ahead) == _BATCHES_AHEAD or held_bytes >= most_bytes
                     if not is_full and (pending := next(requested, None)) is not None:
                         ahead.append(pending)
                     elif ahead:

@@ -76,20 +76,13 @@ class MapStyleItems(DataPipe[Any]):
 
     order_names = ("seed", "equalize", "names_digest")
 
+    def __post_init__(self) -> None:
+        self.has_all_ranks, self.shuffles_items = self.world == World(), self.seed is not None
+
     @property
     def names_digest(self) -> str:
         """Digest of the names of the items in their order."""
         return self.dataset.names_digest
-
-    @property
-    def has_all_ranks(self) -> bool:
-        """Whether each rank reads all items by intention."""
-        return self.world == World()
-
-    @property
-    def shuffles_items(self) -> bool:
-        """Whether what is left out at the end differs by epoch."""
-        return self.seed is not None
 
     def current_world(self) -> World:
         """Return rank and worker of this reader."""
@@ -108,7 +101,11 @@ class MapStyleItems(DataPipe[Any]):
 
     def _order(self, env: Env) -> Any:
         """Return the numbers of the items of an epoch; with ``equalize`` as many for each stream."""
-        size, [epoch], count = len(self.dataset), env.epoch, env.share.count  # type: ignore[union-attr]  # of a loader
+        count: int = env.share.count  # type: ignore[union-attr]  # of a loader
+        return env.shared.once(id(self), (*env.epoch, count), lambda: self._made(count, *env.epoch))
+
+    def _made(self, count: int, epoch: int) -> Any:
+        size = len(self.dataset)
         # Without the roll the same items would be dropped or repeated in each epoch
         order = np.roll(np.arange(size), -epoch)
         if self.seed is not None:
@@ -150,11 +147,10 @@ class _Sampled(Resumable):
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        listing: Any = self.pipe.listing
-        found: Any = None if listing is None else listing.iterable.sampler
-        for sampler in (found, getattr(found, "sampler", found)):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+        found: Any = getattr(self.pipe.listing, "iterable", None)
+        while (found := getattr(found, "sampler", None)) is not None:  # a sampler of batches has one of items
+            if hasattr(found, "set_epoch"):
+                found.set_epoch(epoch)
 
 
 @explained
