@@ -184,11 +184,6 @@ CASES: dict[str, list[Case]] = {
                 list(pipe)
             """,
         ),
-        Case(
-            "Pass `equalize=tdr.EqualizeMode.DROP` or `REPEAT` to `PrefetchingLoader`.",
-            text="PrefetchingLoader: 5 items left of 5 in batches of 1 give 2 ranks different numbers of batches, so one "
-            "would wait at the end of the epoch. ...",
-        ),
     ],
     "SplitTwiceError": [
         Case(

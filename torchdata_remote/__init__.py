@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .core.stats.report import Stats, stats
     from .core.urls import RemoteUrl
     from .core.world import World
-    from .datasets import PrefetchingLoader, RemoteFiles, RemoteImageFolder, ShardedDataset
+    from .datasets import RemoteFiles, RemoteImageFolder, ShardedDataset
     from .fetch.listing.patterns import escape_url
     from .fetch.selections.selection import IndexedSample
     from .fetch.selections.snapshots import Snapshot, write_snapshot
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .loaders import (
         MixPhase,
         MixReport,
+        PrefetchingLoader,
         Resumable,
         StatefulLoader,
         ThreadLoader,
@@ -173,7 +174,7 @@ _HOMES = {
     ".core.stats.report": "Stats stats",
     ".core.urls": "RemoteUrl",
     ".core.world": "World",
-    ".datasets": "PrefetchingLoader RemoteFiles RemoteImageFolder ShardedDataset",
+    ".datasets": "RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
     ".fetch.selections.selection": "IndexedSample",
     ".fetch.selections.snapshots": "Snapshot write_snapshot",
@@ -181,8 +182,8 @@ _HOMES = {
     ".formats.manifest": "ShardInfo",
     ".inspection.training_stats": "RecordedStats",
     ".loaders": (
-        "MixPhase MixReport Resumable StatefulLoader ThreadLoader merge_node_states merge_states mix_report "
-        "stateful_loader thread_loader to_node"
+        "MixPhase MixReport PrefetchingLoader Resumable StatefulLoader ThreadLoader merge_node_states merge_states "
+        "mix_report stateful_loader thread_loader to_node"
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "

@@ -87,7 +87,7 @@ class Images:
         self.files = tdr.RemoteImageFolder(str(options.data), transform=to_tensor)
         self.num_classes = len(self.files.classes)
         self.sampler: Any = DistributedSampler(self.files, num_ranks, rank)
-        self.loader: tdr.PrefetchingLoader[Any] = tdr.PrefetchingLoader(
+        self.loader = tdr.PrefetchingLoader(
             self.files, batch_size=options.batch_size, sampler=self.sampler, num_workers=options.workers
         )
 

@@ -179,7 +179,7 @@ def keys(pipe: Any) -> list[str]:
         ),
         lambda flag, two: [sorted(row) for row in tdr.IterableWrapper([[1, 2]]).pack(two, cu_seqlens=flag)],
         lambda flag, two: list(tdr.IterableWrapper([SHARDS]).list_remote(recursive=flag))[:two],
-        lambda flag, two: tdr.RemoteFiles(SHARDS, limit=two).names_digest(),
+        lambda flag, two: tdr.RemoteFiles(SHARDS, limit=two).names_digest,
         lambda flag, two: keys(tdr.mix({"a": (tdr.stream_shards(SHARDS), two)}, seed=two)),
     ],
 )  # fmt: skip

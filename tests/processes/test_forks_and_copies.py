@@ -96,7 +96,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> tdr.RemoteFiles:
 
 
 def _summary(dataset: Any) -> tuple[int, str, list[bytes]]:
-    return len(dataset), dataset.names_digest(), [dataset[number][1] for number in (0, 5, NUM - 1)]
+    return len(dataset), dataset.names_digest, [dataset[number][1] for number in (0, 5, NUM - 1)]
 
 
 def _collated(dataset: Any, items: Any) -> tuple[int, int]:

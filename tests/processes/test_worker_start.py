@@ -209,7 +209,7 @@ def locked(lock: Any) -> Callable[[Any], Any]:
             lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS),
         ),
         (
-            r"PrefetchingLoader\(collate_fn=...\) holds a partial",
+            r"stateful_loader\(collate_fn=...\) holds a partial",
             lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS),
         ),
     ],

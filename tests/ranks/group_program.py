@@ -191,13 +191,6 @@ def dropped(make: Callable[[], Any], rank: int) -> Any:
     return with_epoch(again, rank)
 
 
-def loaded(before: Any, after: Any) -> Any:
-    """A loader with the state of another one."""
-    next(iter(before))
-    after.load_state_dict(before.state_dict())
-    return after
-
-
 def differing(folder: str, rank: int) -> None:
     """Ranks whose loaders differ in one thing."""
     whole = f"{folder}/index.json"
@@ -221,11 +214,8 @@ def differing(folder: str, rank: int) -> None:
         "PrefetchingLoader, epoch": lambda: with_epoch(images_of(folder), rank),
         "PrefetchingLoader, state": lambda: dropped(lambda: images_of(folder), rank),
         "PrefetchingLoader, shuffle": lambda: images_of(folder, shuffle=rank == 0, seed=(0, None)[rank]),
-        "PrefetchingLoader, drop_last": lambda: images_of(folder, drop_last=rank == 0),
         "PrefetchingLoader, equalize": lambda: images_of(folder, equalize=("drop", "repeat")[rank]),
-        "PrefetchingLoader, batch_size": lambda: images_of(folder, batch_size=2 + rank),
         "PrefetchingLoader, samples": lambda: images_of((folder, str(half))[rank]),
-        "PrefetchingLoader, state of another order": lambda: loaded(images_of(folder), images_of(folder, seed=rank)),
         "PrefetchingLoader, place": lambda: images_of(folder, world=tdr.World(0, 2)),
     }
     for name, make in makes.items():

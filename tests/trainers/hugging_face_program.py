@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, PartialState
 from accelerate.data_loader import IterableDatasetShard
-from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import torchdata_remote as tdr
 from tests.support.launch import attempt, report
 from torchdata_remote.loaders.trainers import RemoteTrainerMixin
 
-from .data import NUM_SAMPLES, NUM_STREAMS, Cells, dataset_of, loader_of, numbers_of, of_sample, pipe_of
+from .data import NUM_STREAMS, Cells, dataset_of, loader_of, numbers_of, of_sample, pipe_of
 
 __all__ = ["IterableDatasetShard", "PartialState"]  # for tests in one process
 STOP_AFTER, WORKERS = 4, 2  # steps; processes of loaders that stop and resume under Accelerate
@@ -57,13 +56,8 @@ def _accelerator(**options: Any) -> Accelerator:
     return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
 
 
-def _sampler() -> Any:
-    return DistributedSampler(range(NUM_SAMPLES), seed=0)  # type: ignore[arg-type]
-
-
 def _epoch(name: str, folder: Path, workers: int, **options: Any) -> list[int]:
-    sampler = {"sampler": _sampler()} if name == "PrefetchingLoader" else {}  # which Accelerate leaves as it is
-    loader = loader_of(name, folder, batch_size=4, num_workers=workers, **sampler)
+    loader = loader_of(name, folder, batch_size=4, num_workers=workers)
     accelerator = _accelerator(**options)
     return _trained(accelerator, *accelerator.prepare(torch.nn.Linear(4, 1), loader))
 
@@ -107,12 +101,11 @@ def _resume(folder: Path, load: str) -> list[list[int]]:
 
 
 def _prefetching(folder: Path, save: str, load: str) -> list[int]:
-    """An epoch of a ``PrefetchingLoader`` that is registered, up to a stop or from one."""
+    """An epoch of a ``PrefetchingLoader``, up to a stop or from one."""
     accelerator = _accelerator()
     loader = loader_of("PrefetchingLoader", folder, batch_size=4, num_workers=0)
     model, prepared = accelerator.prepare(torch.nn.Linear(4, 1), loader)
     assert prepared is loader  # which is not divided again
-    accelerator.register_for_checkpointing(prepared)
     if load:
         accelerator.load_state(f"{load}/prefetching")
     numbers = _trained(accelerator, model, islice(prepared, STOP_AFTER) if save else prepared)
@@ -166,7 +159,7 @@ class PrefetchingTrainer(Trainer):  # type: ignore[misc]  # no types are read of
     folder: Path
 
     def get_train_dataloader(self) -> Any:
-        return loader_of("PrefetchingLoader", self.folder, batch_size=4, num_workers=0, sampler=_sampler())
+        return loader_of("PrefetchingLoader", self.folder, batch_size=4, num_workers=0)
 
 
 def arguments(output: str, workers: int = 0, **options: Any) -> TrainingArguments:

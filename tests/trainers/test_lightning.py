@@ -15,7 +15,6 @@ from .table import WHOLE, Row, epoch_rows, needs, outcome
 
 pytestmark = [needs("lightning"), pytest.mark.timeout(1200)]  # the first test waits for all launches
 Runs = dict[int, list[dict[str, Any]]]
-NO_DATALOADER = "TypeError: Only PyTorch DataLoader are currently supported in `setup_dataloaders`."
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,7 @@ def runs(dataset: Path, cells: dict[int, Cells], tmp_path_factory: pytest.TempPa
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_an_epoch_has_each_sample_once(runs: Runs, cells: dict[int, Cells], world_size: int, framework: str) -> None:
     for row in epoch_rows(framework, runs[world_size], cells[world_size]):
-        refused = framework == "Fabric" and row.loader == "PrefetchingLoader"
-        assert row.result == (NO_DATALOADER if refused else WHOLE), row
+        assert row.result == WHOLE, row
 
 
 def test_fabric_resumes_with_the_batches_of_an_unstopped_training_or_the_rest(runs: Runs) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ..core.arguments import check
 from ..core.arguments.amounts import whole_or_none
 from ..core.arguments.calls import explained
 from ..core.options import Backend, RetryPolicy
+from ..core.processes.main_guard import is_forking
 from ..core.processes.processors import num_processors
 from ..core.shared_columns import Column, SharedColumns
 from ..core.stats.counters import DECODE, FETCH
@@ -36,7 +36,7 @@ from ..fetch.streams import stream_objects
 from ..formats.error_policy import raise_error
 from ..formats.sample import is_of_macos
 from ..storage import open_store
-from ._map_style import MapStyle
+from .map_style import MapStyle
 
 OnError = Callable[[RemoteDataError], Any]
 
@@ -58,7 +58,7 @@ class FileTable:
 
 
 @explained
-class RemoteFiles(MapStyle[Any]):
+class RemoteFiles(MapStyle):
     """The files below a folder, for example a prefix of a bucket, as a map-style dataset: ``[i] -> (url, bytes)``.
 
     torch's ``DataLoader`` requests complete batches, whose files are fetched concurrently. Files are sorted by first
@@ -114,7 +114,7 @@ class RemoteFiles(MapStyle[Any]):
         more = self._label(paths)  # of all files, also behind the limit
         if limit is not None:
             urls, paths = UrlTable(islice(urls, limit)), StringColumn(islice(paths, limit))
-        self._digest = paths.digest()
+        self.names_digest = paths.digest()
         self._files = FileTable(SharedColumns({**urls.columns(), **{name: more[name][:limit] for name in more}}))
 
     def _sorted(self, url: str, index: Any) -> tuple[UrlTable, StringColumn]:
@@ -137,9 +137,7 @@ class RemoteFiles(MapStyle[Any]):
         """Yield URL and path of each file of the folder or of the index, but for those of macOS."""
         options, retry, skip = self._session.storage_options, self._session.options.retry, self.skipped.count_member
         if index is None:
-            # torch's loaders would fork this process: then obstore is left to the workers
-            below, default = path_below(url), multiprocessing.get_all_start_methods()[0]
-            is_forked = (multiprocessing.get_start_method(allow_none=True) or default) == "fork"
+            below = path_below(url)
             for found in list_source(
                 url,
                 pattern=None,
@@ -147,7 +145,7 @@ class RemoteFiles(MapStyle[Any]):
                 options=options,
                 retry=retry,
                 on_skip=skip,
-                by_obstore=not is_forked,
+                by_obstore=not is_forking(None),  # torch's loaders would fork this process: it is left to the workers
             ):
                 yield found, below(found)
             return
@@ -167,10 +165,6 @@ class RemoteFiles(MapStyle[Any]):
 
     def __len__(self) -> int:
         return len(self._files.urls)
-
-    def names_digest(self) -> str:
-        """Digest of the paths below the folder, in the order of the items."""
-        return self._digest
 
     def _item(self, number: int, value: Any) -> Any:
         """Make an item in the caller's thread, in the batch's order, so that random transforms are reproducible."""

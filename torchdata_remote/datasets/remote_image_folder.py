@@ -19,7 +19,7 @@ from ..formats.decoders import rgb
 from ..formats.error_policy import raise_error
 from ..formats.images import IMAGE_FOLDER_SUFFIXES
 from ..formats.labels import Classes, Labeller, NumberedClasses, assign_labels, labeller_of
-from .remote_files import FileTable, OnError, RemoteFiles
+from .remote_files import OnError, RemoteFiles
 
 NO_CLASS = -1
 
@@ -139,30 +139,14 @@ class RemoteImageFolder(RemoteFiles):
     @property
     def targets(self) -> list[int]:
         """The label of each image."""
-        labels: list[int] = self._files.labels.tolist()
-        return labels
+        return [*map(int, self._files.labels)]
 
     @property
-    def samples(self) -> Sequence[tuple[str, int]]:
-        """URL and label of each image, created on access."""
-        return _Samples(self._files)
+    def samples(self) -> list[tuple[str, int]]:
+        """URL and label of each image: a new list."""
+        return list(zip(map(redact, self._files.urls), self.targets, strict=True))
 
     def _item(self, number: int, value: Any) -> tuple[Any, Any]:
         label: Any = int(self._files.labels[number])
         image = value if self.transform is None else self.transform(value)
         return image, label if self.target_transform is None else self.target_transform(label)
-
-
-class _Samples(Sequence[tuple[str, int]]):
-    """Sequence of URLs with their labels."""
-
-    def __init__(self, files: FileTable) -> None:
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files.urls)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return redact(self._files.urls[index]), int(self._files.labels[index])

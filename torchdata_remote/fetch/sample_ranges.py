@@ -32,15 +32,13 @@ def wanted_bytes(
     if not first < last <= num_samples:
         shown = redact(url)
         raise ManifestError(f"{shown}: no samples {first} to {last} in a shard of {num_samples} samples.", url=shown)
-    if url.index_crc32 is None:  # it may be that of another version, and cut a sample in two
-        raise _unusable(url, "has no checksum in the shard's manifest")
     return offsets[first], None if last == num_samples else offsets[last]
 
 
 def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) -> Offsets:
     """Read the index of a shard: the first byte of each sample, then the end of the last one; uint64.
 
-    It is compared with its checksum in the manifest, if there is one.
+    It is compared with its checksum in the manifest.
 
     Args:
         url: of the shard, with its size and number of samples as far as they are known.
@@ -48,13 +46,15 @@ def read_offsets(url: RemoteUrl, options: StorageOptions, retry: RetryPolicy) ->
         retry: policy for transient faults.
 
     Raises:
-        ManifestError: if there is no index, or it does not belong to this shard.
+        ManifestError: if there is no index, it does not belong to this shard, or the manifest has no checksum of it.
     """
     try:
         data = read_whole(index_url(url), options, retry)
     except ObjectNotFoundError as error:
         raise _unusable(url, "is missing") from error
-    if url.index_crc32 not in (None, found := zlib.crc32(data)):
+    if url.index_crc32 is None:  # it may be that of another version, and cut a sample in two
+        raise _unusable(url, "has no checksum in the shard's manifest")
+    if url.index_crc32 != (found := zlib.crc32(data)):
         raise _unusable(url, f"has the CRC-32 {found:08x}, and the shard's manifest has {url.index_crc32:08x}")
     try:
         return parse_index(data, num_samples=url.num_samples, shard_bytes=url.size)

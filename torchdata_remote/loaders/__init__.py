@@ -2,6 +2,7 @@
 
 from .fronts import stateful_loader, thread_loader
 from .loader import StatefulLoader, ThreadLoader
+from .map_style_loader import PrefetchingLoader
 from .mix_counts import MixPhase, MixReport, mix_report
 from .resumable import Resumable
 from .state.state_format import merge_states
@@ -10,6 +11,7 @@ from .trainers.nodes import merge_node_states, to_node
 __all__ = [
     "MixPhase",
     "MixReport",
+    "PrefetchingLoader",
     "Resumable",
     "StatefulLoader",
     "ThreadLoader",

@@ -86,7 +86,8 @@ def _limit(loader: Any, lengths_of_pass: Callable[[], Lengths], which: str) -> t
 
 def _ends_early(loader: Any) -> bool:
     """Whether a pass may be ended: what it leaves out differs by epoch only if samples are shuffled."""
-    return loader.equalize and shuffles_samples(loader.dataset.pipe)
+    pipe = loader.dataset.pipe
+    return loader.equalize and (shuffles_samples(pipe) or getattr(pipe, "shuffles_items", False))
 
 
 def _counts(loader: Any, lengths: Lengths) -> list[int]:

@@ -78,7 +78,10 @@ def is_forking(context: Any) -> bool:
     Args:
         context: of a loader; ``None`` is the default one.
     """
-    return bool((context or multiprocessing).get_start_method() == "fork")
+    if context is not None:
+        return bool(context.get_start_method() == "fork")
+    # The default may still be set by the user, which get_start_method() without an argument would prevent
+    return (multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
 def is_main_imported() -> bool:

@@ -6,9 +6,8 @@ import contextlib
 import operator
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -19,7 +18,6 @@ from ..core.processes.worker_start import SentToWorkers
 from ..fetch.session import FetchSession
 from ..formats.error_policy import Skipped
 
-Item = TypeVar("Item", covariant=True)
 T = TypeVar("T")
 
 
@@ -29,7 +27,7 @@ def as_index(index: Any) -> int:
     Raises:
         TypeError: if it is not an integer.
     """
-    if not isinstance(index, (bool, np.bool_)) and getattr(index, "dtype", None) is not torch.bool:
+    if not isinstance(index, bool) and getattr(index, "dtype", None) is not torch.bool:
         with contextlib.suppress(TypeError):
             return operator.index(index)
     raise TypeError(
@@ -46,11 +44,14 @@ def until_error(items: Iterable[T], errors: list[Exception]) -> Iterator[T]:
         errors.append(error)
 
 
-class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
+class MapStyle(SentToWorkers, Dataset[Any]):
     """Items with indices from 0. torch's ``DataLoader`` requests a complete batch by ``__getitems__``.
 
     Args: as :class:`RemoteFiles`.
     """
+
+    names_digest: str
+    """Digest of the names of the items in their order."""
 
     def __init__(
         self,
@@ -74,15 +75,11 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def names_digest(self) -> str:
-        """Digest of the names of the items in their order."""
-        raise NotImplementedError
-
-    def _items(self, batches: Iterator[Sequence[int]]) -> Generator[list[Item], None, None]:
+    def _items(self, batches: Iterator[Sequence[int]]) -> Generator[list[Any], None, None]:
         """Yield the items of each batch; ``batches`` is read ahead. Indices are at least 0 and less than ``len``."""
         raise NotImplementedError
 
-    def batches(self, batches: Iterable[Sequence[int]]) -> Generator[list[Item], None, None]:
+    def batches(self, batches: Iterable[Sequence[int]]) -> Generator[list[Any], None, None]:
         """Yield the items of each batch, prefetching the next ones.
 
         Args:
@@ -104,7 +101,7 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
             raise IndexError(f"{type(self).__name__} has {num_items:,} items, so index {number} is out of range.")
         return number % num_items
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Item]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Fetch the items of these indices concurrently, and return them in this order."""
         with closing(self.batches([indices])) as batches:
             items = next(batches)
@@ -112,5 +109,5 @@ class MapStyle(SentToWorkers, Dataset[Item], Generic[Item]):
             check_item(self, items[0], where=f"item {indices[0]} of this {type(self).__name__}")
         return items
 
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, index: int) -> Any:
         return self.__getitems__([index])[0]
