@@ -10,8 +10,8 @@ from inspect import signature
 from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.stats.report import Stats, stats
-from ..core.stats.spans import watched
+from ..core.recording import Stats, stats
+from ..core.stats import watched
 from ..core.urls import redact
 from ..errors import RemoteDataError
 from ..fetch.listing.shard_set import base_name

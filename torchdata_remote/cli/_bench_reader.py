@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import closing
 from contextvars import copy_context
 
-from ..core.threads.forks import ForkSafeThread
+from ..core.threads import ForkSafeThread
 from ..formats.sample import Sample
 from ..inspection import Trace
 

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from .. import __version__
-from ..core.arguments.check import MESSAGE
-from ..core.notices.progress_bar import hidden_unless
+from ..core.arguments import MESSAGE
+from ..core.progress import hidden_unless
 from ..errors import RemoteDataError
 from ._shared import suggestion
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.options import FetchOptions, StorageOptions
 from ..core.shard_view import is_view
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, split_sample_range
 from ..core.world import World
 from ..fetch.listing.sources import find_object

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..core.new_file import replaced
+from ..core.files import replaced
 from ..errors import JobError
 from ..service.kubernetes import RenderSettings, TrainingJob, render
 from ._shared import Commands, add_command, printable

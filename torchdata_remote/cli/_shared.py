@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.arguments.amounts import number_to_write
-from ..core.arguments.suggestions import did_you_mean
-from ..core.notices.progress_bar import above_bars
+from ..core.arguments import did_you_mean
+from ..core.progress import above_bars
 
 Commands = Any  # argparse gives its type no public name
 
@@ -62,8 +61,7 @@ def count(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        advice = number_to_write(text, 1)
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}{advice and '.'}{advice}")
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
     return number
 
 

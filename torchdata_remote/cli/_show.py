@@ -11,7 +11,7 @@ import sys
 
 from PIL import Image
 
-from ..core.new_file import replaced, require_replaceable
+from ..core.files import replaced, require_replaceable
 from ..core.urls import redact
 from ..errors import LabelError, RemoteDataError
 from ..inspection import Cell, class_names, contact_sheet, pictures, thumbnail

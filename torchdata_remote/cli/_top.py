@@ -11,7 +11,7 @@ import time
 from functools import partial
 from glob import glob
 
-from ..core.stats.variable import FOLDER_EVERY_S, STATS_VARIABLE
+from ..core.stats import FOLDER_EVERY_S, STATS_VARIABLE
 from ..errors import RemoteDataError
 from ..inspection.recorded_stats import RecordedStats
 from ._shared import Commands, add_command, port, positive_seconds, print_line, printable

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..core.stats.counters import stages
+from ..core.stats import stages
 from ..inspection.recorded_stats import RecordedStats
 from ..inspection.training_stats import ProcessStats
 

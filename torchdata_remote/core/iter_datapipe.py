@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: F401  # wholly, before a part of it: threads that import different parts break each other's import
 
-from . import functional_names as _functional_names
+from .functional_names import OWN, is_free
 
 if TYPE_CHECKING:
     from torch.utils.data.datapipes._decorator import functional_datapipe
@@ -39,10 +39,11 @@ else:
     _register = functional_datapipe
 
     def functional_datapipe(name):
-        """Register a pipe's functional name, which may have been announced before, or belong to another pipe."""
+        """Register the functional name of a pipe of this package."""
 
         def register(cls):
-            return _register(name)(cls) if _functional_names.make_room(name, cls, IterDataPipe.functions) else cls
+            OWN[name] = cls
+            return _register(name)(cls) if is_free(name, IterDataPipe.functions) else cls
 
         return register
 

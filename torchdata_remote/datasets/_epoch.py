@@ -8,11 +8,15 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..core.notices.progress_bar import waiting
-from ..core.processes.job_signals import end_by_kill, own_fork_server, start_worker
-from ..core.processes.main_guard import is_forking, require_main_guard
-from ..core.processes.worker_errors import ended_on_error
-from ..core.processes.worker_start import SentFunction, SentToWorkers
+from ..core.progress import waiting
+from ..core.workers import (
+    SentFunction,
+    SentToWorkers,
+    end_by_kill,
+    ended_on_error,
+    start_worker,
+    starting_workers,
+)
 from ._map_style import MapStyle
 from ._orders import Batches
 
@@ -54,14 +58,12 @@ def read(epoch: Epoch, num_workers: int, options: Mapping[str, Any]) -> Iterator
     """
     if num_workers:
         functions = {**options, "worker_init_fn": partial(start_worker, options.get("worker_init_fn"))}
-        sent = {name: SentFunction(functions[name], f"PrefetchingLoader({name}=...)") for name in _FUNCTIONS}
+        sent = {name: SentFunction(functions[name]) for name in _FUNCTIONS}
         options = {**options, **sent}
     loader = DataLoader(epoch, batch_size=None, num_workers=num_workers, **options)
     if not num_workers:
         return ended_on_error(loader, loader)
-    if not is_forking(loader.multiprocessing_context):
-        require_main_guard()
-    with waiting(f"starting {num_workers} workers"), own_fork_server(loader.multiprocessing_context):
+    with waiting(f"starting {num_workers} workers"), starting_workers(loader.multiprocessing_context):
         batches = iter(loader)
     end_by_kill(batches)
     return ended_on_error(batches, batches)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from ..core.partition import EqualizeMode
-from ..core.permutation import permutation_array
+from ..core.partition import EqualizeMode, permutation_array
 from ..core.world import World
 from ..errors import StateError, UnsplitError
 from ._map_style import as_index

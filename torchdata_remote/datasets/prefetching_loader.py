@@ -11,16 +11,13 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole
-from ..core.arguments.calls import explained, unknown_option
-from ..core.arguments.loader_options import converted
-from ..core.frameworks.collating import collate_samples
-from ..core.frameworks.read_ahead import missing_line, warn_of_missing_line
+from ..core import arguments as check
+from ..core.arguments import converted, explained, seed_of, unknown_option, whole
+from ..core.collating import collate_samples
+from ..core.frameworks import missing_line, warn_of_missing_line
 from ..core.partition import EqualizeMode
-from ..core.processes.job_signals import start_fork_server
 from ..core.rank_exchange import digest, in_group, made_by_each
-from ..core.unbroken import unbroken
+from ..core.workers import start_fork_server, unbroken
 from ..core.world import World, detect_world, place_in, require_world
 from ..errors import StateError, UnequalListingError, UnsplitError
 from ._epoch import Epoch, read

@@ -13,15 +13,13 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole_or_none
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained, whole_or_none
 from ..core.options import Backend, RetryPolicy
-from ..core.processes.processors import num_processors
-from ..core.shared_columns import Column, SharedColumns
-from ..core.stats.counters import DECODE, FETCH
-from ..core.stats.timing import timed
-from ..core.threads.ordered_map import ordered_map
+from ..core.processes import num_processors
+from ..core.shared_memory import Column, SharedColumns
+from ..core.stats import DECODE, FETCH, timed
+from ..core.threads import ordered_map
 from ..core.urls import redact
 from ..errors import DecodeError, EmptyListingError, RemoteDataError
 from ..fetch.listing.index_file import Index, read_index

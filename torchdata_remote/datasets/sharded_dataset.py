@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.options import Backend, RetryPolicy
 from ..core.shared_memory import SharedMemory
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import ShardReadError
 from ..fetch.listing.patterns import literal_url

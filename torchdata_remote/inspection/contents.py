@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.retry import ConcurrencyLimit
+from ..core.threads import ordered_map
 from ..errors import RemoteDataError, ShardReadError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES, MOST_BYTES
 from ..formats.error_policy import MemberErrorHandler, Skipped

@@ -13,9 +13,9 @@ from typing import Any
 
 from PIL import Image
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.retry import ConcurrencyLimit
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl
 from ..errors import RemoteDataError, ShardReadError
 from ..formats.images import is_image_name

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import accumulate, chain, islice
 from typing import Any
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.retry import ConcurrencyLimit
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, RemoteDataError, ShardReadError
 from ..fetch.listing.shard_set import ShardSet, find_shards, read_if_there

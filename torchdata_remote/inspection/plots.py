@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..core.new_file import replaced, require_replaceable
+from ..core.files import replaced, require_replaceable
 from ..errors import RemoteDataError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from .stats_lines import NewLines, StatsFiles, StatsLine
 from .training_stats import ProcessStats, State, TrainingStats
 

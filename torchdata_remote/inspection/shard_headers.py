@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.retry import ConcurrencyLimit
 from ..core.urls import redact
 from ..errors import ShardReadError
 from ..fetch.listing.shard_set import read_if_there

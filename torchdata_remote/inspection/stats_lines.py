@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
 
-from ..core.stats.counters import StageStats, stages
-from ..core.stats.report import Stats
+from ..core.recording import Stats
+from ..core.stats import StageStats, stages
 
 SUFFIX = ".jsonl"
 _MAX_TAIL_BYTES, _MIN_TAIL_BYTES, _ALL_TAILS_BYTES = 4 << 20, 64 << 10, 16 << 20

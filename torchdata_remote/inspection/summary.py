@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..core.options import StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl
 from ..formats.images import is_image_name
 from ..formats.nested import is_archive_name

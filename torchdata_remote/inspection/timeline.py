@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..core.stats.counters import FETCH, LIST
-from ..core.stats.report import Stats
-from ..core.stats.spans import Span
+from ..core.recording import Stats
+from ..core.stats import FETCH, LIST, Span
 from .plots import COLOURS, DPI, plain_text
 from .trace import Percentiles, Trace
 

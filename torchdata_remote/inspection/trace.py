@@ -7,9 +7,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..core.stats.counters import DECODE, FETCH, LIST, READ, stages
-from ..core.stats.report import Stats
-from ..core.stats.spans import Span
+from ..core.recording import Stats
+from ..core.stats import DECODE, FETCH, LIST, READ, Span, stages
 
 _MAX_CONSUMER_SPANS = 20_000  # of a stage; drawn are those of the beginning
 _MANY_RETRIES = 0.05  # of all requests

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Literal
 
-from ..core.stats.counters import StageStats, stages
-from ..core.stats.report import Stats
+from ..core.recording import Stats
+from ..core.stats import StageStats, stages
 
 State = Literal["running", "stalled", "ended", "gone"]
 

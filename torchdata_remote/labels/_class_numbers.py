@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from ..core.arguments import check
-from ..core.arguments.scalars import int_of
+from ..core import arguments as check
+from ..core.arguments import int_of
 from ._sources import MAX_LABEL, label_number
 
 Classes = Sequence[str] | Mapping[str, int]

@@ -9,9 +9,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import int_of
+from ..core.arguments import explained, int_of, whole
 from ..errors import LabelError
 from ._file_names import ByFileName, names_files, read_file_names
 from ._matlab import read_structs

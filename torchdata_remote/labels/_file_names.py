@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.arguments.scalars import int_of
+from ..core.arguments import int_of
 from ..errors import LabelError
 from ._sources import Origin
 

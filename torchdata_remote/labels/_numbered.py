@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import int_of
+from ..core.arguments import explained, int_of, whole
 from ..errors import LabelError
 from ._paths import Labeller
 from ._sources import Location, Origin, is_location, origin_of, read_bytes, read_json

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from inspect import isfunction
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..errors import LabelError, RemoteDataError
 from ._class_numbers import Classes, class_numbers
 from ._sources import MAX_LABEL, label_number

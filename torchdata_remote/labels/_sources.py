@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from ..core.arguments.scalars import int_of
+from ..core.arguments import int_of
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import LabelError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from inspect import isfunction
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
+from ..core import arguments as check
+from ..core.arguments import whole
 from ..core.urls import join_url, redact, split_url
 from ..errors import ShardWriteError
 from ..fetch.listing.patterns import literal_url

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.notices.progress_bar import Progress
-from ..core.pil_image import is_pil_image
+from ..core.arguments import is_pil_image
+from ..core.progress import Progress
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s

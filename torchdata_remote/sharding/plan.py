@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.permutation import permutation_array
+from ..core.partition import permutation_array
 from ..errors import ShardReadError, ShardWriteError
 from ..fetch.sample_table import Int64s, SampleTable
 from ..formats.sample import split_key, writing_fault

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..core.notices.progress_bar import Progress
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.progress import Progress
 from ..fetch.listing.source_argument import url_of
 from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import FetchSession

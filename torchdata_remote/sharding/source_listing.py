@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, EmptyListingError, ShardReadError

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import float_of
+from ..core import arguments as check
+from ..core.arguments import explained, float_of, whole
 
 _LIMITS = ("stall_s", "trickle_s", "retry_after_s", "methods", "listings")
 

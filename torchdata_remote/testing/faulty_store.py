@@ -14,9 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.threads.forks import ForkSafeThread
+from ..core import arguments as check
+from ..core.arguments import explained
+from ..core.threads import ForkSafeThread
 from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
 from ._connection import Address, Connection, SeenRequest
 from ._dialects import is_listing, range_of

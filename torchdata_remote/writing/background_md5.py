@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ..core.threads.worker import Worker
+from ..core.background import Worker
 
 MAX_BEHIND_BYTES = 2 << 20
 

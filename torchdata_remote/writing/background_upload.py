@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from ..core.background import Worker
 from ..core.checksums import BlockSummer, Checksums
-from ..core.threads.worker import Worker
 from ..formats.compression.compress import Compressor
 from ..storage import ObjectWriter
 from .background_md5 import BackgroundMd5

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.processes.process_identity import describe, is_gone, is_this_process, this_process
-from ..core.threads.forks import ForkSafeThread
+from ..core.processes import describe, is_gone, is_this_process, this_process
+from ..core.threads import ForkSafeThread
 from ..core.urls import redact
 from ..errors import ObjectExistsError, StorageError, TransientStorageError
 from .shard_folder import UNFINISHED, ShardFolder

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 
-from ..core.arguments.amounts import whole
+from ..core.arguments import whole
 from ..core.options import StorageOptions
 from ..core.urls import redact
 from ..errors import ShardWriteError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.processes.process_identity import describe, is_this_process
+from ..core.processes import describe, is_this_process
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, redact
 from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError

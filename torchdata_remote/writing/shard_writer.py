@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.options import MIB, StorageOptions
 from ..core.urls import redact
 from ..errors import ObjectExistsError, ShardWriteError

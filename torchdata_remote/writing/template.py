@@ -6,7 +6,7 @@ import os
 import re
 import string
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.urls import LOCAL, join_url, redact, split_url
 from ..errors import ShardWriteError
 from ..formats.companions import COMPANION_ENDINGS

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchdata_remote.core import first_import
-from torchdata_remote.core.first_import import import_first
+from torchdata_remote.core import functional_names as first_import
+from torchdata_remote.core.functional_names import import_first
 
 DEADLINE_S = 60
 

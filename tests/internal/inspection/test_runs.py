@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchdata_remote.core.stats.counters import StageStats
-from torchdata_remote.core.stats.report import Stats
-from torchdata_remote.core.stats.spans import Span
+from torchdata_remote.core.recording import Stats
+from torchdata_remote.core.stats import Span, StageStats
 from torchdata_remote.inspection.trace import Trace, verdict
 
 IDLE = StageStats()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...core.threads.background import run_in_background
+from ...core.background import run_in_background
 from ...errors import ShardReadError
 from ..limits import FREE_BYTES, MAX_DECOMPRESSED_BYTES, MAX_RATIO
 from ..tar.header import BLOCK, is_header

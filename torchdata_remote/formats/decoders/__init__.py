@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ..images import IMAGE_FORMATS
 from ._audio import AudioSection, audio
 from ._compressed import Decompressing

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from ...core.arguments import check
-from ...core.arguments.amounts import seconds
+from ...core import arguments as check
+from ...core.arguments import seconds
 from ..member_file import MemberFile
 from ._media_end import require_whole
 

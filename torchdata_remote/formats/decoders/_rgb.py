@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from ...core.arguments import check
-from ...core.arguments.amounts import whole
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained, whole
 from ..images import IMAGE_FORMATS
 from ._orientation import Orientation, orientation_of_exif
 from ._turbojpeg import MAX_PIXELS, check_size, decode_plain_jpeg, divisor

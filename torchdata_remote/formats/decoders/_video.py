@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.arguments.amounts import seconds, whole, whole_or_none
-from ...core.arguments.calls import explained
+from ...core.arguments import explained, seconds, whole, whole_or_none
 from ._frames import Frames
 from ._media import Source, checked_section
 

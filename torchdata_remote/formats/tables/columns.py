@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.arguments import check
-from ...core.arguments.suggestions import did_you_mean
+from ...core import arguments as check
+from ...core.arguments import did_you_mean
 from ...errors import MissingMemberError, SampleError, ShardReadError
 from ..sample import KEY, URL
 from .row_filter import RowFilter

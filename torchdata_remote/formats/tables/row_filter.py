@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...errors import SampleError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from ...core.threads.named_locks import NamedLocks
+from ...core.threads import NamedLocks
 from .blocking import Lanes
 from .datasets.dataset_root import DatasetRoot
 from .datasets.digests import Digests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.arguments.amounts import seconds, whole
+from ...core.arguments import seconds, whole
 from .problems import Problem
 
 _GIB = 1 << 30

@@ -11,10 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import MIB, RetryPolicy
-from ...core.retry import call_with_retries
-from ...core.threads.pool import Pool, PoolClosedError, next_item
+from ...core.retry import ConcurrencyLimit, call_with_retries
+from ...core.threads import Pool, PoolClosedError, next_item
 from ...errors import TransientStorageError
 
 T = TypeVar("T")

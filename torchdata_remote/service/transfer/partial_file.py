@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from ...core.early_writeback import EarlyWriteback
+from ...core.files import EarlyWriteback
 from ...errors import ObjectNotFoundError, StorageError
 from .byte_ranges import Span, missing
 from .destination import DestinationFolder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
-from ...core.notices.progress_bar import Progress
+from ...core.progress import Progress
 
 
 @dataclass(frozen=True)

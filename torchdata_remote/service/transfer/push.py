@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...core.arguments import check
-from ...core.arguments.amounts import whole
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained, whole
 from ...core.options import RetryPolicy, policy_of
 from ...fetch.listing.source_argument import url_of
 from .batch_groups import BATCH_BYTES

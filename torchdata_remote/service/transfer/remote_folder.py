@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import call_with_retries
 from ...core.urls import redact

@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver
 from typing import Any, Generic, NoReturn, TypeVar
 
-from ...core.processes.by_value import ByValuePickler
-from ...core.processes.parent_watch import wait_for_parent
-from ...core.threads.forks import ForkSafeThread
+from ...core.processes import ByValuePickler, wait_for_parent
+from ...core.threads import ForkSafeThread
 from ...errors import WorkerLostError
 from .failure import ATTEMPTS, CatchErrors, Failure, lost_error, pickle_error
 

@@ -7,10 +7,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from ....core.concurrency_limit import ConcurrencyLimit
 from ....core.options import RetryPolicy, StorageOptions
-from ....core.retry import call_with_retries
-from ....core.threads.named_locks import NamedLocks
+from ....core.retry import ConcurrencyLimit, call_with_retries
+from ....core.threads import NamedLocks
 from ....core.urls import RemoteUrl, join_url, split_url
 from ....errors import ObjectExistsError, UrlError
 from ....fetch.ranges import ObjectReader

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ....core.threads.named_locks import NamedLocks
+from ....core.threads import NamedLocks
 
 T = TypeVar("T")
 LIFETIME_S = 60.0  # files of a local root may also change without a request

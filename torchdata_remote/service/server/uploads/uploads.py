@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from anyio import CancelScope
 
-from ....core.threads.named_locks import NamedLocks
+from ....core.threads import NamedLocks
 from ....errors import ObjectChangedError
 from ....storage import ObjectWriter
 from ..blocking import Lanes, run_blocking
