@@ -183,8 +183,11 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no ty
         super().__init__(self.file)
 
     def reducer_override(self, value: Any) -> Any:
-        is_class, is_of_main = isinstance(value, type), _is_in_main(value)
-        if not (is_class or isinstance(value, FunctionType)) or (is_of_main and _is_main_imported()):
+        is_class = isinstance(value, type)
+        if not (is_class or isinstance(value, FunctionType)):
+            return NotImplemented
+        is_of_main = _is_in_main(value)
+        if is_of_main and _is_main_imported():
             return NotImplemented
         reduced = super().reducer_override(value)
         if reduced is not NotImplemented and is_class and is_of_main and "." not in value.__qualname__:
@@ -204,7 +207,7 @@ def _is_main_imported() -> bool:
 def _is_in_main(value: Any) -> bool:
     try:
         return value.__module__ == "__main__" and attrgetter(value.__qualname__)(sys.modules["__main__"]) is value
-    except AttributeError:  # of a function, deleted, a lambda, or no function at all
+    except AttributeError:  # of a function, deleted, or a lambda
         return False
 
 

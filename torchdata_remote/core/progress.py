@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
-from .threads import ForkSafeThread
 from .urls import redact
 
 P = ParamSpec("P")
@@ -23,7 +21,7 @@ S = TypeVar("S", bound=Sized)
 VARIABLE = "TORCHDATA_REMOTE_PROGRESS"
 """Environment variable: ``0`` hides all progress bars."""
 
-_LISTING_AFTER_S, _WAITING_EVERY_S = 2.0, 1.0
+_LISTING_AFTER_S = 2.0
 _COUNTED_TOGETHER = 256
 
 _is_hidden: ContextVar[bool] = ContextVar("_is_hidden", default=False)
@@ -165,7 +163,7 @@ def first_awaited(batches: Iterator[T]) -> Iterator[T]:
 
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
-    """Show what a call waits for, and the seconds, if the block takes longer than 1 s; cleared when it ends.
+    """Show what a call waits for; cleared when the block ends.
 
     Args:
         title: such as ``"starting 2 workers"``.
@@ -173,21 +171,5 @@ def waiting(title: str) -> Iterator[None]:
     if not _is_shown():
         yield
         return
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-    thread = ForkSafeThread(target=_show_waiting, args=(title, ended), name="torchdata_remote-waiting", daemon=True)
-    thread.start()
-    try:
+    with _bar_type()(bar_format=title, leave=False):
         yield
-    finally:
-        ended.put(None)
-        thread.join()
-
-
-def _show_waiting(title: str, ended: queue.SimpleQueue[None]) -> None:
-    options = {"delay": _WAITING_EVERY_S, "leave": False, "dynamic_ncols": True}
-    with _bar_type()(desc=title, bar_format="{desc} ({elapsed})", **options) as bar:
-        while True:
-            try:
-                return ended.get(timeout=_WAITING_EVERY_S)
-            except queue.Empty:  # noqa: PERF203  # once a second
-                bar.refresh()

@@ -13,16 +13,14 @@ import pickle
 import pickletools
 import re
 import signal
-import threading
 import traceback
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from multiprocessing import forkserver, queues, resource_tracker
 from multiprocessing.context import get_spawning_popen
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
@@ -38,7 +36,6 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "
 # Once, instead of in each worker; also if a script imports them in a function
 _PRELOADED = ["torch", "torchdata_remote.loaders", "torchdata_remote.datasets"]
 _server = forkserver.ForkServer()
-_of_thread = threading.local()
 
 
 class SentToWorkers:
@@ -185,12 +182,9 @@ def _method(context: Any) -> str:
 
 @contextlib.contextmanager
 def _shielded(method: str) -> Iterator[None]:
-    if method == "fork":
-        _of_thread.is_starting = True
-        try:
+    if method == "fork":  # torch's handlers come before ours
+        with _signals_blocked():
             yield
-        finally:
-            _of_thread.is_starting = False
         return
     shared: Any = forkserver
     connect = shared.connect_to_new_process
@@ -202,28 +196,23 @@ def _shielded(method: str) -> Iterator[None]:
         shared.connect_to_new_process = connect
 
 
-def _start_servers(method: str) -> None:
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start_servers(method: str) -> None:
+    with _signals_blocked():
         resource_tracker.ensure_running()  # which SIGUSR1 would end
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # its start has unblocked some
         if method == "forkserver":
             shared: Any = forkserver
             _server.set_forkserver_preload([*shared._forkserver._preload_modules, *_PRELOADED])
             _server.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _block() -> None:
-    """Let a worker be forked with the signals blocked, because torch's handlers come before ours."""
-    if getattr(_of_thread, "is_starting", False):
-        _of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-
-
-def _restore() -> None:
-    if getattr(_of_thread, "is_starting", False):
-        signal.pthread_sigmask(signal.SIG_SETMASK, _of_thread.mask)
 
 
 def _forget_server() -> None:
@@ -233,29 +222,19 @@ def _forget_server() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_block, after_in_parent=_restore, after_in_child=_forget_server)
+    os.register_at_fork(after_in_child=_forget_server)
 
 
 def end_by_kill(batches: Any) -> None:
-    """Let torch end the workers of an iterator by SIGKILL, 5 s after it has asked all of them to end.
+    """Let torch end the workers of an iterator by SIGKILL, 5 s after it has asked one to end.
 
-    torch waits 5 s for each one, and then sends SIGTERM, as multiprocessing does when the interpreter ends.
+    torch sends SIGTERM then, as multiprocessing does when the interpreter ends.
 
     Args:
         batches: of a loader of torch or torchdata.
     """
-    workers: Sequence[Any] = getattr(batches, "_workers", ())
-    late: list[bool] = []
-    for worker in workers:
-        reference = weakref.ref(worker)
-        worker.join = partial(_join, reference, late)
-        worker._popen.terminate = partial(_kill, reference, id(batches))
-
-
-def _join(worker: Callable[[], Any], late: list[bool], timeout: float | None = None) -> None:
-    BaseProcess.join(worker(), 0 if late and timeout else timeout)
-    if worker().is_alive():
-        late.append(True)
+    for worker in getattr(batches, "_workers", ()):
+        worker._popen.terminate = partial(_kill, weakref.ref(worker), id(batches))
 
 
 def _kill(worker: Callable[[], Any], batches: int) -> None:
