@@ -200,8 +200,8 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 def _no_object(url: str) -> UrlError:
     return UrlError(
         f"{redact(url)} is the text of samples of a shard, and no URL. Only async_prefetch() and shard_tar_reader() "
-        "read these: pass whole shards to anything else, and put a pipe that makes a str of a URL, such as map(), "
-        "before select(), join() and sharding_filter_rank().",
+        "read these: pass whole shards to anything else, and put the pipe that made a str of it, such as map(), before "
+        "select(), join() and sharding_filter_rank().",
         url=redact(url),
     )
 
