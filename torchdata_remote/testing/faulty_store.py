@@ -32,7 +32,7 @@ from ._breaking import (
     error_response,
     is_listing,
 )
-from .faults import Faults, fault_names
+from .faults import FAULT_NAMES, Faults
 
 Address = tuple[str, int]
 
@@ -114,9 +114,8 @@ class FaultyStore:
         Raises:
             ValueError: if a name is not a field of ``Faults``.
         """
-        unknown = {name for name in names if name is not None} - set(fault_names())
-        if unknown:
-            raise ValueError(f"FaultyStore.script: no faults {sorted(unknown)}; there are {', '.join(fault_names())}.")
+        if unknown := {name for name in names if name and name not in FAULT_NAMES}:
+            raise ValueError(f"FaultyStore.script: no faults {sorted(unknown)}; there are {', '.join(FAULT_NAMES)}.")
         with self._lock:
             self._script.extend(names)
 
