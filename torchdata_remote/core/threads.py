@@ -193,13 +193,15 @@ _Task = tuple[Callable[..., None], tuple[Any, ...], Callable[[PoolClosedError], 
 
 
 class Pool:
-    """Runs functions in up to ``max_threads`` daemon threads, which are started with the first functions."""
+    """Runs functions in up to ``max_threads`` daemon threads, which are started where none is idle."""
 
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[ForkSafeThread] = []
         self._starting = FinalizerLock(self._start_thread)
+        # One for each thread that waits, until all threads were started
+        self._idle: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = [False]
         # A queue and not an Event, because close() may run in a finalizer, at any allocation of any thread
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -231,14 +233,16 @@ class Pool:
         self.check()
         self._tasks.put((function, arguments, on_dropped))
         if len(self._threads) < self._max_threads:
-            self._starting.settle(None)
+            try:
+                self._idle.get_nowait()
+            except queue.Empty:
+                self._starting.settle(None)
 
     def _start_thread(self, _: None) -> None:
         # Called by one thread at a time
         if len(self._threads) < self._max_threads:
-            thread = ForkSafeThread(
-                target=_work, args=(self._tasks, self._closed), name="torchdata_remote", daemon=True
-            )
+            shared = self._tasks, self._idle, self._closed, self._threads, self._max_threads
+            thread = ForkSafeThread(target=_work, args=shared, name="torchdata_remote", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -293,7 +297,13 @@ class Pool:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(tasks: queue.SimpleQueue[_Task | None], closed: list[bool]) -> None:
+def _work(
+    tasks: queue.SimpleQueue[_Task | None],
+    idle: queue.SimpleQueue[None],
+    closed: list[bool],
+    threads: list[ForkSafeThread],
+    max_threads: int,
+) -> None:
     # Holds no reference to the pool, so that a forgotten one can be collected
     while (task := tasks.get()) is not None:
         function, arguments, on_dropped = task
@@ -308,6 +318,8 @@ def _work(tasks: queue.SimpleQueue[_Task | None], closed: list[bool]) -> None:
         else:
             on_dropped(PoolClosedError(CLOSED))
         del task, function, arguments, on_dropped
+        if len(threads) < max_threads:
+            idle.put(None)
     tasks.put(None)  # for the next thread
 
 
