@@ -480,10 +480,9 @@ CASES: dict[str, list[Case]] = {
     "WorkerStartError": [
         Case(
             "Put what the script does into a function, and call it below the guard. Worker processes that are started by "
-            "`forkserver` or `spawn` import the script first. No process was started when this error is raised.",
-            text='train.py, line 12: worker processes would be started outside of `if __name__ == "__main__":`. Each of '
-            "them imports the script, and would start workers again. Put this line into a function, and call it at the end "
-            'of the script: `if __name__ == "__main__": main()`. num_workers=0 needs no processes.',
+            "`forkserver` or `spawn` import the script first. What Python says of it is printed above the error.",
+            text="A worker process ended while it started, for the reason printed above. Each worker imports the script: put "
+            'what starts workers into a function, and call it below `if __name__ == "__main__":`.',
         ),
         Case(
             "Open files and make locks in the function that uses them, or in the method `__setstate__` of an object, which is "
@@ -497,17 +496,6 @@ CASES: dict[str, list[Case]] = {
             pipe = tdr.IterableWrapper([{"__key__": "0", "txt": b"a dog"}]).sharding_filter_rank()
             pipe = pipe.decode_sample({"txt": (lambda data, lock=lock: len(data))})
             iter(tdr.stateful_loader(pipe, num_workers=1))
-            """,
-        ),
-        Case(
-            "Use `stateful_loader` or `PrefetchingLoader`. torch's `DataLoader` sends its own functions, and those of torch's "
-            "pipes at the end of a chain, by their names, which a worker cannot import from a notebook.",
-            code="""
-            import torchdata_remote as tdr
-            from torch.utils.data import DataLoader
-
-            pipe = tdr.IterableWrapper([{"__key__": "0", "txt": b"a dog"}]).sharding_filter_rank()
-            iter(DataLoader(pipe, num_workers=1, collate_fn=lambda batch: batch, multiprocessing_context="forkserver"))
             """,
         ),
         Case(

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 import torchdata_remote as tdr
-from torchdata_remote.core.frameworks.batch_rows import BatchRows
+from torchdata_remote.core.batch_memory import BatchRows
 from torchdata_remote.pipes import DataPipe, Env, Pass
 
 BATCH_SIZE, SHAPE = 64, (3, 224, 224)

@@ -44,7 +44,7 @@ import os, signal, sys
 import torchdata_remote as tdr
 
 def kill_after(num_tasks):
-    from torchdata_remote.core.notices.progress_bar import Progress
+    from torchdata_remote.core.progress import Progress
     add_shards, finished = Progress.add_shards, []
 
     def add_and_kill(progress, *arguments):

@@ -26,7 +26,7 @@ from report import environment, print_table
 from torch.utils.data import DataLoader, Dataset
 
 import torchdata_remote as tdr
-from torchdata_remote.core.shared_columns import SharedColumns
+from torchdata_remote.core.shared_memory import SharedColumns
 from torchdata_remote.datasets.remote_files import FileTable
 from torchdata_remote.fetch.listing.url_table import StringColumn, UrlTable
 

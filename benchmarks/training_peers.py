@@ -303,8 +303,8 @@ def from_memory(job: Job) -> Iterable[Any]:
     import torch
 
     from torchdata_remote import IterableWrapper
-    from torchdata_remote.core.frameworks.batch_rows import BatchRows
-    from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
+    from torchdata_remote.core.batch_memory import BatchRows
+    from torchdata_remote.core.collating import LoaderCollate, collate_samples
     from torchdata_remote.pipes.chain import all_pipes
     from torchdata_remote.pipes.env import Env, Shared
 

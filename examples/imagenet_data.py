@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,10 @@ Classes = Any  # names in the order of their numbers, a labeller of tdr.labels, 
 def open_data(options: argparse.Namespace, rank: int, num_ranks: int) -> LooseFiles | Shards:
     """Open a URL: a manifest or tars as shards, anything else as loose files."""
     given = tdr.StorageOptions.from_file(options.credentials) if options.credentials else tdr.StorageOptions()
+    urls = json.loads(Path(options.credentials).read_bytes()) if options.credentials else {}
     store = {**given, **({"endpoint_url": options.endpoint_url} if options.endpoint_url else {})}
-    index = options.index or given.downloads.get("train_index")
-    classes = options.classes or given.downloads.get("train_classes")
+    index = options.index or urls.get("train_index_file_download_url")
+    classes = options.classes or urls.get("train_classes_file_download_url")
     reading: dict[str, Any] = {"storage_options": store}
     if options.cache_dir:
         reading.update(cache_dir=options.cache_dir, cache_bytes=int(options.cache_gb * 1e9))

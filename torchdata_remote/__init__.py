@@ -9,16 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from .core.first_import import import_first
-from .core.functional_names import FunctionalNames
-from .core.stats.from_environment import record_if_asked
+from .core.functional_names import import_first, register_when_imported
+from .core.stats import record_if_asked
 
 if TYPE_CHECKING:
     from . import errors, testing
     from .core.options import Backend, RetryPolicy, StorageOptions
     from .core.partition import EqualizeMode
-    from .core.stats.recording import record_stats
-    from .core.stats.report import Stats, stats
+    from .core.recording import Stats, record_stats, stats
     from .core.urls import RemoteUrl
     from .core.world import World
     from .datasets import RemoteFiles, RemoteImageFolder, ShardedDataset
@@ -170,8 +168,7 @@ __version__ = "0.1.0"
 _HOMES = {
     ".core.options": "Backend RetryPolicy StorageOptions",
     ".core.partition": "EqualizeMode",
-    ".core.stats.recording": "record_stats",
-    ".core.stats.report": "Stats stats",
+    ".core.recording": "Stats record_stats stats",
     ".core.urls": "RemoteUrl",
     ".core.world": "World",
     ".datasets": "RemoteFiles RemoteImageFolder ShardedDataset",
@@ -213,7 +210,7 @@ _PIPES = (
     "table_reader", "take", "to_tuple", "write_shards",
 )  # fmt: skip
 
-FunctionalNames(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True)).register_when_imported()
+register_when_imported(_PIPES, lambda: import_first(".pipes", __name__, after_torch=True))
 record_if_asked()
 
 # Type checkers know the names above, and refuse others

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,11 @@ LAMBDA = lambda item: item  # noqa: E731
 
 # As the cells of a notebook: functions and classes of a main module that is no file
 CELLS = """
-import functools
 import multiprocessing
 import sys
 from dataclasses import dataclass
 
 import torchdata_remote as tdr
-from torch.utils.data import DataLoader
 
 multiprocessing.set_forkserver_preload(["torch", "torchdata_remote.loaders"])
 folder, method = sys.argv[1:]
@@ -68,7 +65,6 @@ class Item:
 class OwnError(Exception):
     pass
 
-@functools.cache
 def longer(number):
     return number + offset
 
@@ -86,15 +82,9 @@ assert next(items) == Item("0", 13)
 try:
     next(items)
 except OwnError as error:
-    assert str(error).startswith("1")
+    assert "OwnError: 1" in str(error)
 else:
     raise AssertionError("an error of a worker was lost")
-try:
-    iter(DataLoader(chain.shuffle().map(to_item), **workers))
-except tdr.errors.WorkerStartError as error:
-    assert "holds the function 'to_item'" in str(error) and "Use stateful_loader" in str(error)
-else:
-    raise AssertionError("a worker was sent what it cannot import")
 files = tdr.RemoteFiles(folder + "/in/")
 collated = tdr.PrefetchingLoader(files, collate_fn=lambda batch: Item("", longer(len(batch))), **workers)
 assert list(collated)[-1] == Item("", 11)
@@ -107,10 +97,9 @@ print("done")
 
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_functions_and_classes_of_a_notebook_work_in_all_worker_processes(method: str, tmp_path: Path) -> None:
-    program = ["-"] if method == "forkserver" else ["-c", CELLS]
     done = subprocess.run(
-        [sys.executable, *program, str(tmp_path), method],
-        input=CELLS, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-c", CELLS, str(tmp_path), method],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
@@ -167,55 +156,24 @@ def test_lambdas_and_closures_work_in_workers(loader: str) -> None:
     assert set(map(tuple, loaders[loader]())) == {(3, 5)}
 
 
-@pytest.mark.parametrize(
-    ("place", "pipe", "options"),
-    [
-        (r"map\(fn=...\) holds a lambda", lambda: chain().shuffle().map(LAMBDA), {}),
-        (r"filter\(filter_fn=...\) holds a lambda", lambda: chain().shuffle().filter(LAMBDA).map(unchanged), {}),
-        (
-            r"map\(fn=...\) holds the function 'times.<locals>.product'",
-            lambda: chain().shuffle().map(partial(times(2))),
-            {},
-        ),
-        (r"DataLoader\(collate_fn=...\) holds a lambda", chain, {"collate_fn": LAMBDA}),
-        (r"DataLoader\(worker_init_fn=...\) holds a lambda", lambda: files(), {"worker_init_fn": LAMBDA}),
-        (r"DataLoader\(collate_fn=...\) holds a lambda", lambda: chain().map(unchanged), {"collate_fn": LAMBDA}),
-    ],
-)
-def test_what_torchs_loader_cannot_send_is_named_by_its_argument(place: str, pipe: Any, options: Any) -> None:
-    if not options and find_spec("dill") is not None:
-        pytest.skip("with dill, torch sends the lambdas of a chain")
-    with pytest.raises(WorkerStartError, match=rf"^{place} \(test_worker_start.py, line \d+\).*Use stateful_loader"):
-        iter(DataLoader(pipe(), **WORKERS, **options))
-
-
 def locked(lock: Any) -> Callable[[Any], Any]:
     return lambda item: (lock, item)
 
 
 @pytest.mark.parametrize(
-    ("place", "start"),
+    ("what", "start"),
     [
         (
-            r"decode_sample\(decoders=...\) holds a dict",
+            "Resumable",
             lambda: tdr.stateful_loader(chain().decode_sample({"txt": locked(LOCK)}).to_tuple("txt"), **WORKERS),
         ),
-        (
-            r"map\(fn=...\) holds a lambda \(test_worker_start.py, line \d+\)",
-            lambda: DataLoader(chain().map(locked(LOCK)).to_tuple("txt"), **WORKERS),
-        ),
-        (
-            r"stateful_loader\(collate_fn=...\) holds a lambda \(test_worker_start.py, line \d+\)",
-            lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS),
-        ),
-        (
-            r"stateful_loader\(collate_fn=...\) holds a partial",
-            lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS),
-        ),
+        ("ToTuple", lambda: DataLoader(chain().map(locked(LOCK)).to_tuple("txt"), **WORKERS)),
+        ("LoaderCollate", lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS)),
+        ("SentFunction", lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS)),
     ],
 )
-def test_what_does_not_pickle_is_named_by_its_argument(place: str, start: Callable[[], Any]) -> None:
-    with pytest.raises(WorkerStartError, match=rf"^{place}, which cannot be .* process: cannot pickle '_thread.lock'"):
+def test_what_does_not_pickle_is_an_error_before_it_is_sent(what: str, start: Callable[[], Any]) -> None:
+    with pytest.raises(WorkerStartError, match=rf"^A {what} cannot be sent .* process: cannot pickle '_thread.lock'"):
         next(iter(start()))
 
 
@@ -257,16 +215,6 @@ def test_workers_do_not_start_to_read_the_memory_of_this_process(reader: str, sp
         WorkerStartError, match=r"(?i)^memory:///?here is in the memory of this process.*thread_loader.*files"
     ):
         READERS[reader](in_memory().replace("memory://", spelling))
-
-
-def test_a_function_that_names_another_store_is_no_reader_of_it(tmp_path: Path) -> None:
-    (tmp_path / "0.txt").write_text("abc")
-
-    def is_remote(sample: Any) -> bool:
-        """memory://here is one."""
-        return not sample["__url__"].startswith("memory://other")
-
-    assert list(tdr.stateful_loader(tdr.stream_files(f"{tmp_path}/").map(is_remote), **WORKERS)) == [True]
 
 
 def test_forked_workers_read_the_memory_of_their_parent() -> None:

@@ -66,20 +66,18 @@ def test_local_paths_may_be_relative_and_below_the_home(tmp_path: Path, monkeypa
         ("", "neither a URL"),
         ("s3://arn:aws:s3:eu-west-1:12:accesspoint/mine/a", "no ARN of an access point"),
         ("abfss://me:SECRET@account.dfs.core.windows.net/a", "credentials"),
-        ("github://org:repo@v1/data/a", "https://raw.githubusercontent.com/ORG/REPOSITORY/REVISION/PATH"),
         ("hf://hf_SECRET@datasets/org/name/a", "credentials"),
         ("s3://b/a\0b", "NUL"),
         ("a\0b", "neither a URL"),
         ("s3://key:SECRET@b/a", "credentials"),
         ("s3://AKIA:SEC/SECRET@bucket/key", "credentials"),
-        ("s3:/b/x", "'s3:/b/x' is no URL; did you mean 's3://b/x'?"),
-        ("s3:b/x", "did you mean 's3://b/x'?"),
-        ("s3//b/x", "did you mean 's3://b/x'?"),
-        ("file:/d/x", "did you mean 'file:///d/x'?"),
-        (" s3://b/x", "begins with white space; did you mean 's3://b/x'?"),
-        ("s3:///b/x", "Expected s3://bucket/path; did you mean 's3://b/x'?"),
-        ("datasets:///d/x", "no host. Expected datasets://host:port/NAME/PATH"),
-        ("C:\\data\\x", "is a path of Windows"),
+        ("s3:/b/x", "'s3:/b' is no URL. Write scheme://bucket/path"),
+        ("s3:b/x", "no URL"),
+        ("s3//b/x", "no URL"),
+        ("file:/d/x", "no URL"),
+        (" s3://b/x", "no URL"),
+        ("s3:///b/x", "Expected s3://bucket/path"),
+        ("datasets:///d/x", "no host. Expected datasets://host/path"),
         ("nope://bucket/a", "nope"),
         ("https:///a.tar?X-Amz-Signature=SECRET", "no host"),
         ("https://me:SECRET@host/a", "credentials"),
@@ -130,31 +128,24 @@ def test_a_remote_url_of_a_manifest_keeps_its_checksums_on_its_way_to_a_worker(m
 
 # --- chained URLs of fsspec
 
-CHAINS = {
-    "simplecache::s3://b/k": "simplecache:: of fsspec is not read. Pass 's3://b/k'. To keep what is read on local "
-    "disk, pass cache_dir: tdr.stream_shards('s3://b/k', cache_dir='/local/disk')",
-    "filecache::https://me:SECRET@h/k?token=SECRET": "tdr.stream_shards('https://h/k', cache_dir='/local/disk')",
-    "blockcache::/data/x.tar": "Pass '/data/x.tar'.",
-    "zip://a.txt::s3://b/x.zip": "Pass 's3://b/x.zip' and chain a reader: tdr.IterableWrapper(['s3://b/x.zip'])"
-    ".list_remote().async_prefetch().shard_zip_reader()",
-    "zip://a::simplecache::s3://b/x.zip": ".async_prefetch(cache_dir='/local/disk').shard_zip_reader()",
-    "tar://::s3://b/x.tar.gz": ".async_prefetch().shard_tar_reader()",
-    "zip://a::tar://b.zip::s3://c/d": "Open it by fsspec and pass the streams",
-    "dask::s3://b/k": "Open it by fsspec and pass the streams",
-    "reference::s3://b/k": "Open it by fsspec and pass the streams",
-    "simplecache::": "Open it by fsspec and pass the streams",
-    "zip://a.zip": "it names no archive",
-    "tar:///a.tar": "it names no archive",
-    "simplecache://b/k": "Pass the URL of the object in its store, and cache_dir=",
-    "reference://a/b": "names nothing to read from. Open it by fsspec",
-}
+CHAINS = [
+    "simplecache::s3://b/k", "filecache::https://me:SECRET@h/k?token=SECRET", "blockcache::/data/x.tar",
+    "zip://a.txt::s3://b/x.zip", "zip://a::simplecache::s3://b/x.zip", "tar://::s3://b/x.tar.gz", "dask::s3://b/k",
+    "reference::s3://b/k", "simplecache::",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("url", CHAINS)
-def test_a_chained_url_is_refused_with_the_call_that_replaces_it(url: str) -> None:
-    with pytest.raises(UrlError, match=re.escape(CHAINS[url])) as caught:
+def test_a_chained_url_is_refused_with_what_replaces_it(url: str) -> None:
+    with pytest.raises(UrlError, match=r"chains of fsspec are not read.*shard_zip_reader.*cache_dir=") as caught:
         list(tdr.stream_files(url))
     assert "SECRET" not in f"{caught.value}{caught.value.url}"
+
+
+@pytest.mark.parametrize("url", ["zip://a.zip", "tar:///a.tar", "simplecache://b/k", "reference://a/b"])
+def test_a_file_system_that_reads_others_is_an_error_without_them(url: str) -> None:
+    with pytest.raises(UrlError):
+        list(tdr.stream_files(url))
 
 
 USES: dict[str, Callable[[str], object]] = {
@@ -169,8 +160,8 @@ USES: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_every_use_of_a_chained_url_names_the_replacement(use: str) -> None:
-    with pytest.raises(UrlError, match=r"simplecache:: of fsspec is not read. Pass 's3://b/k/"):
+def test_every_use_of_a_chained_url_is_refused(use: str) -> None:
+    with pytest.raises(UrlError, match="chains of fsspec are not read"):
         USES[use]("simplecache::s3://b/k/")
 
 

@@ -104,13 +104,7 @@ def test_other_options_are_another_store_and_equal_ones_are_not() -> None:
     assert [one.groups() for one in scopes if one] == [("k", "us-east-1"), ("k2", "eu-west-1")] * 2
 
 
-DOWNLOADS = ("train_index", "train_classes", "val_index", "val_classes", "test_index")
 LONG = {"aws_access_key_id": "CANARY-key", "aws_secret_access_key": "CANARY-secret"}
-PERHAPS = {
-    "aws_session_token": "CANARY-token",
-    "bucket_name": "CANARY-bucket",
-    **{f"{name}_file_download_url": f"s3://CANARY/{name}.json" for name in DOWNLOADS},
-}
 
 
 def credential_file(folder: Path, content: object) -> Path:
@@ -119,46 +113,34 @@ def credential_file(folder: Path, content: object) -> Path:
     return path
 
 
-@given(given_names=st.sets(st.sampled_from(sorted(PERHAPS))), empty=st.sampled_from([None, ""]))
-def test_a_credential_file_is_read_in_its_short_and_its_long_form(
-    tmp_path_factory: pytest.TempPathFactory, given_names: set[str], empty: str | None
-) -> None:
-    """Whatever of the further fields is there is found, what is empty is as absent; copies and pickles keep it all."""
-    folder = tmp_path_factory.mktemp("files")
-    short = StorageOptions.from_file(str(credential_file(folder, {"access_key": "CANARY-key", "secret": "CANARY-s"})))
+@pytest.mark.parametrize("token", ["CANARY-token", None, ""])
+def test_a_credential_file_is_read_in_its_short_and_its_long_form(tmp_path: Path, token: str | None) -> None:
+    """What is empty is as absent, and other fields are ignored; copies and pickles keep it all."""
+    short = StorageOptions.from_file(str(credential_file(tmp_path, {"access_key": "CANARY-key", "secret": "CANARY-s"})))
     assert dict(short) == {"fallback_key": "CANARY-key", "fallback_secret": "CANARY-s"}
-    assert (short.bucket_name, short.downloads) == (None, {})
-    content = {**LONG, **{name: value if name in given_names else empty for name, value in PERHAPS.items()}}
-    original = StorageOptions.from_file(credential_file(folder, content))
+    content = {**LONG, "aws_session_token": token, "bucket_name": "CANARY-bucket"}
+    original = StorageOptions.from_file(credential_file(tmp_path, content))
     for options in (original, StorageOptions(original), pickle.loads(pickle.dumps(original))):
-        assert options.get("fallback_token") == (content["aws_session_token"] or None)
+        assert options.get("fallback_token") == (token or None)
         assert (options["fallback_key"], options["fallback_secret"]) == ("CANARY-key", "CANARY-secret")
-        assert options.bucket_name == (content["bucket_name"] or None)
-        expected = {one: content[f"{one}_file_download_url"] for one in DOWNLOADS}
-        assert options.downloads == {one: url for one, url in expected.items() if url}
         assert repr(options).startswith("StorageOptions(fallback_key, fallback_secret")
         assert "CANARY" not in f"{options} {options!r} {[options]}"
-        options.downloads.clear()
-        assert len(options.downloads) == sum(map(bool, expected.values()))
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    "content",
     [
-        ({"access_key": "CANARY"}, "missing 'secret'"),
-        ({"access_key": "CANARY", "secret": ""}, "missing 'secret'"),
-        ({"aws_access_key_id": "CANARY", "aws_secret_acces_key": "CANARY"}, "unknown 'aws_secret_acces_key'"),
-        ({"access_key": "CANARY", "secret": "CANARY", "bucket_name": "CANARY"}, "unknown 'bucket_name'"),
-        ({**LONG, "secret": "CANARY"}, "missing 'access_key'; unknown 'aws_access_key_id', 'aws_secret_access_key'"),
-        (b'{"access_key": "CANARY",\n "secret": CANARY}', "no JSON: .* in line 2, column 12"),
+        {"access_key": "CANARY"},
+        {"access_key": "CANARY", "secret": ""},
+        {"aws_access_key_id": "CANARY", "aws_session_token": "CANARY"},
+        {"access_key": "CANARY", "secret": ["CANARY"]},
+        ["CANARY"],
+        b'{"access_key": "CANARY",\n "secret": CANARY}',
     ],
 )
-def test_another_file_than_one_of_credentials_is_refused_without_its_values(
-    tmp_path: Path, content: object, expected: str
-) -> None:
-    with pytest.raises(ValueError, match=r"credentials\.json: ") as caught:
+def test_another_file_than_one_of_credentials_is_refused_without_its_values(tmp_path: Path, content: object) -> None:
+    with pytest.raises(ValueError, match=r"credentials\.json: not a file of credentials") as caught:
         StorageOptions.from_file(credential_file(tmp_path, content))
-    assert re.search(expected, str(caught.value)), caught.value
     assert "CANARY" not in text_of(caught.value)
 
 
@@ -261,7 +243,7 @@ def of_config(**arguments: Any) -> dict[str, Any]:
         ({"secret": b"PASSWORD"}, "secret_access_key is no str"),
         ({"key": "PASSWORD\n"}, "access_key_id is no str, or has a line break"),
         ({"token": "PASS\nWORD"}, "token is no str, or has a line break"),
-        ({"anon": "False"}, "storage_options['anon'] must be True or False, got 'False' (str). Write False"),
+        ({"anon": "False"}, "storage_options['anon'] must be True or False, got 'False' (str)."),
         ({"client_kwargs": {"verify": "/nope.pem"}}, "'/nope.pem' is no file of certificates"),
         ({"client_kwargs": {"verify": __file__}}, "is no file of certificates in PEM"),
         *((of_config(client_cert=value), "'client_cert' names ") for value in ("/nope.pem", __file__, 5, ())),

@@ -17,8 +17,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def new_threads(before: set[threading.Thread]) -> set[threading.Thread]:
-    """Those that run now, and did not before. The one that watches for slow requests ends by itself some time later."""
-    return {thread for thread in set(threading.enumerate()) - before if thread.name != "torchdata_remote notices"}
+    """Those that run now, and did not before."""
+    return set(threading.enumerate()) - before
 
 
 def engine_threads() -> set[threading.Thread]:

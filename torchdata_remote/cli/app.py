@@ -13,8 +13,8 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from .. import __version__
-from ..core.arguments.check import MESSAGE
-from ..core.notices.progress_bar import hidden_unless
+from ..core.arguments import MESSAGE
+from ..core.progress import hidden_unless
 from ..errors import RemoteDataError
 from .look import inspect, ls, show, verify
 from .measure import bench, cost

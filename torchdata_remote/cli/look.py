@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..core.notices.progress_bar import hidden_unless
 from ..core.options import RetryPolicy, StorageOptions
+from ..core.progress import hidden_unless
 from ..core.urls import redact
 from .shared import AsJson, Count, CountOrNone, Json, Seed, aligned, bar, list_objects, print_line, printable
 

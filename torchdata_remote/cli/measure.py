@@ -61,8 +61,8 @@ def bench(
     from dataclasses import replace
 
     from .. import stream_files, stream_shards
-    from ..core.stats.report import stats
-    from ..core.stats.spans import watched
+    from ..core.recording import stats
+    from ..core.stats import watched
     from ..inspection.plots import draw_timeline, require_plot, save_plot, shortened
     from ..inspection.trace import Trace, verdict
 
@@ -154,7 +154,7 @@ class _Reader:
 
     def run(self) -> bool:
         """Read until there are no more samples or the time is over; returns whether Ctrl-C ended it."""
-        from ..core.threads.forks import ForkSafeThread
+        from ..core.threads import ForkSafeThread
 
         in_context = copy_context().run  # progress bars are hidden there
         thread = ForkSafeThread(target=in_context, args=(self._work,), name="torchdata_remote", daemon=True)
@@ -217,7 +217,7 @@ def cost(
             requests, num_bytes, num_unknown, price, sent
         storage_options: JSON for the store, in fsspec's vocabulary, such as {"endpoint_url": "http://host:9000"}
     """
-    from ..core.threads.ordered_map import ordered_map
+    from ..core.threads import ordered_map
     from ..fetch.listing.sources import find_object
     from ..formats.nested import is_archive_name
     from ..storage import counted_requests

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ..core.new_file import replaced
+from ..core.files import replaced
 from ..core.urls import redact
 from ..errors import AccessDeniedError, JobError, ServiceError
 from .shared import Count, CountOrNone, Json, Port, Seconds, print_line, printable

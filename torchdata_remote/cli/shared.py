@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from ..core.notices.progress_bar import above_bars
 from ..core.options import RetryPolicy, StorageOptions
+from ..core.progress import above_bars
 
 if TYPE_CHECKING:
     from ..core.urls import RemoteUrl

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from ..core.stats.variable import FOLDER_EVERY_S, STATS_VARIABLE
+from ..core.stats import FOLDER_EVERY_S, STATS_VARIABLE
 from ..errors import RemoteDataError
 from .shared import AsJson, aligned, print_line, printable
 
@@ -169,7 +169,7 @@ def _collector(recorded: RecordedStats) -> Any:
     from prometheus_client.core import CounterMetricFamily, Metric
     from prometheus_client.registry import Collector
 
-    from ..core.stats.counters import stages
+    from ..core.stats import stages
 
     class TrainingCollector(Collector):
         def collect(self) -> Iterator[Metric]:

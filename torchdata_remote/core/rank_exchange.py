@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed
 
 from ..errors import RemoteDataError, StateError
-from .world import World
+from .world import RankGroup, World
 
 T = TypeVar("T")
 _WARN_AFTER_S = 60.0
@@ -58,15 +58,28 @@ def exchanged(
         if error is not None:
             raise error
         return {world.rank: value}
-    answers = _gathered(world, doing, (doing, world.rank, _number(world), value, failure))
+    with _explained(doing):
+        answers = _group_of(world).gather(world.rank, (doing, torch.distributed.get_rank(), value, failure))
     if error is not None:
         raise error
-    _require_same_call(answers)
-    _require_own_ranks(answers, world.world_size)
-    for _, _, number, _, why in answers:
+    calls = {number: did for _, (did, number, _, _) in answers}
+    if len(set(calls.values())) > 1:
+        shown = ", ".join(f"rank {number} is to {did}" for number, did in sorted(calls.items()))
+        raise StateError(
+            f"The ranks call different things: {shown}. Call state_dict() and load_state_dict() in every rank at the "
+            "same step, not under `if rank == 0`, and list_now() in every rank."
+        )
+    if [rank for rank, _ in answers] != list(range(world.world_size)):
+        shown = ", ".join(f"rank {number} reads as rank {rank}" for rank, (_, number, _, _) in answers)
+        raise StateError(
+            f"{shown} of {world.world_size}: samples would be lost and others repeated. Pass each process its own "
+            "rank: World(rank=dist.get_rank(), world_size=dist.get_world_size()), or the same dp= in each rank, or "
+            "leave world out."
+        )
+    for _, (_, number, _, why) in answers:
         if why is not None:
             raise of_rank(f"Rank {number} failed to {doing}: {why}")
-    return {number: found for _, _, number, found, _ in sorted(answers, key=lambda answer: answer[1])}
+    return {number: found for _, (_, number, found, _) in answers}
 
 
 def made_by_each(
@@ -123,61 +136,28 @@ def from_rank_0(world: World, doing: str, function: Callable[[], T]) -> T:
         except Exception as caught:  # noqa: BLE001  # the other ranks are waiting
             error = caught
     exchanged(world, doing, None, error)
-    box: list[Any] = [result]
-    with _explained(world, doing):
-        if world.group is not None:
-            box = [world.group.broadcast(world.rank, result)]
-        else:
-            torch.distributed.broadcast_object_list(box, src=0)
-    return box[0]  # type: ignore[no-any-return]
+    if not in_group(world):
+        return cast(T, result)
+    with _explained(doing):
+        return cast(T, _group_of(world).broadcast(world.rank, result))
 
 
-def _number(world: World) -> int:
-    """Return this process's rank as logs of the job show it."""
-    return torch.distributed.get_rank()
-
-
-def _gathered(world: World, doing: str, own: Any) -> list[Any]:
-    with _explained(world, doing):
-        if world.group is not None:
-            return world.group.gather(world.rank, own)
-        found: list[Any] = [None] * world.world_size
-        torch.distributed.all_gather_object(found, own)
-        return found
-
-
-def _require_same_call(answers: Sequence[Any]) -> None:
-    if not all(isinstance(answer, tuple) and len(answer) == 5 for answer in answers):
-        raise StateError(f"Another exchange of the process group came between: {answers!r:.200}")
-    calls = {number: doing for doing, _, number, _, _ in answers}
-    if len(set(calls.values())) > 1:
-        shown = ", ".join(f"rank {number} is to {doing}" for number, doing in sorted(calls.items()))
-        raise StateError(
-            f"The ranks call different things: {shown}. Call state_dict() and load_state_dict() in every rank at the "
-            "same step, not under `if rank == 0`, and list_now() in every rank."
-        )
-
-
-def _require_own_ranks(answers: Sequence[Any], world_size: int) -> None:
-    ranks = [rank for _, rank, _, _, _ in answers]
-    if sorted(ranks) != list(range(world_size)):
-        shown = ", ".join(f"rank {number} reads as rank {rank}" for _, rank, number, _, _ in answers)
-        raise StateError(
-            f"{shown} of {world_size}: samples would be lost and others repeated. Pass each process its own rank: "
-            "World(rank=dist.get_rank(), world_size=dist.get_world_size()), or leave world out."
-        )
+def _group_of(world: World) -> RankGroup:
+    group = world.group or World.from_group(None).group
+    assert group is not None
+    return group
 
 
 @contextmanager
-def _explained(world: World, doing: str) -> Iterator[None]:
+def _explained(doing: str) -> Iterator[None]:
     """Name the operation of an exchange that takes long or fails."""
     with warning_of_missing_ranks(doing):
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, LookupError) as error:  # the latter where another exchange came between
             raise RemoteDataError(
-                f"Rank {_number(world)} was to {doing}, and the process group failed: another rank has ended, or did "
-                f"not call this within the group's timeout. ({error})"
+                f"Rank {torch.distributed.get_rank()} was to {doing}, and the process group failed: another rank has "
+                f"ended, or did not call this within the group's timeout. ({error})"
             ) from error
 
 

@@ -1,21 +1,23 @@
-"""Retries with exponential backoff. Transports below this layer never repeat a request by themselves.
+"""Retries with exponential backoff, and fewer requests at once where a store asks for it.
 
-Only one layer retries because nested ones multiply: a stalled read through three of them sent 5 x 5 x 5 requests.
+Transports below this layer never repeat a request by themselves. Only one layer retries because
+nested ones multiply: a stalled read through three of them sent 5 x 5 x 5 requests.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import StorageError, TransientStorageError
-from .notices.slow_notice import QUIET_S, Wait, say
-from .options.fetching import RetryPolicy
-from .urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3
+from .notices import QUIET_S, Wait, say
+from .options import RetryPolicy
+from .urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, S3
 
 T = TypeVar("T")
 _log = logging.getLogger("torchdata_remote")
@@ -28,6 +30,9 @@ _NOTICED_FAILURES = 3  # in a row: one or two are usual under load
 _WITH_TIMEOUT = S3 | GS | AZURE | HTTP | {DATASETS, HUGGING_FACE, "ftp"}
 # Not the global random state, which belongs to the training, nor one that forked workers share
 _jitter = random.SystemRandom()
+# A store that is overloaded refuses many requests at once
+_MIN_HALVING_INTERVAL_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 
 
 class Attempts(Wait):
@@ -74,11 +79,9 @@ class Attempts(Wait):
 
     def then(self) -> str:
         scheme, policy = self.url.partition("://")[0], self._policy
-        if scheme in LOCAL:
-            return "The file system does not answer: is it a network mount?"
         ends = f"given up after {policy.progress_timeout_s:g} s without data"
         if scheme not in _WITH_TIMEOUT:
-            ends = f"ended by the library that fsspec uses for {scheme}"
+            ends = f"ended by what reads {scheme}://"
         if self._failed_in_a_row + 1 == policy.max_attempts:
             return f"Attempt {self.count}, the last one, is {ends}."
         return f"Attempt {self.count} is {ends}, and repeated until {self._until()}."
@@ -110,25 +113,21 @@ class Attempts(Wait):
         if self._likely_permanent_in_a_row == MAX_LIKELY_PERMANENT or (
             error.likely_permanent and now - self._row_began + wait_s > LIKELY_PERMANENT_S
         ):
-            raise StorageError(
-                f"{error} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s: they fail in the same "
-                "way, so repeating the request does not help.",
-                url=error.url,
-                attempts=self._failed,
-                elapsed_s=self.elapsed_s,
-            ) from error
+            why = ": they fail in the same way, so repeating the request does not help."
+            raise StorageError(f"{error}{self._gave_up()}{why}", **self._context(error)) from error
         if now - self._counted_from + wait_s > policy.deadline_s or self._failed_in_a_row == policy.max_attempts:
             asked = "" if error.retry_after_s is None else f" The store asked to wait for {error.retry_after_s:g} s."
-            raise TransientStorageError(
-                f"{error}{asked} Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s "
-                f"(deadline_s={policy.deadline_s:g}, max_attempts={policy.max_attempts}).",
-                url=error.url,
-                attempts=self._failed,
-                elapsed_s=self.elapsed_s,
-            ) from error
+            limits = f" (deadline_s={policy.deadline_s:g}, max_attempts={policy.max_attempts})."
+            raise TransientStorageError(f"{error}{asked}{self._gave_up()}{limits}", **self._context(error)) from error
         self._report(error, wait_s)
         self._sleep(wait_s)
         self._began = self._clock()
+
+    def _gave_up(self) -> str:
+        return f" Gave up after {self._failed} attempts in {self.elapsed_s:.1f} s"
+
+    def _context(self, error: TransientStorageError) -> dict[str, Any]:
+        return {"url": error.url, "attempts": self._failed, "elapsed_s": self.elapsed_s}
 
     def _report(self, error: TransientStorageError, wait_s: float) -> None:
         """Say that the attempt failed and is repeated: at once if no server was reached, else if it happens again."""
@@ -175,3 +174,77 @@ def call_with_retries(
                 return operation()
         except TransientStorageError as error:  # noqa: PERF203  # a request takes a thousand times longer
             attempts.wait(error)
+
+
+class Permit:
+    """A permit that is held in a ``with`` block.
+
+    Args:
+        limit: gives it.
+    """
+
+    __slots__ = ("_counted", "_limit")
+
+    def __init__(self, limit: ConcurrencyLimit) -> None:
+        self._limit, self._counted = limit, False
+
+    def __enter__(self) -> None:
+        limit = self._limit
+        self._counted = limit._limit < limit._most and limit._enter()
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        limit = self._limit
+        if self._counted or limit._limit < limit._most:
+            limit._leave(self._counted, kind is None)
+
+
+class ConcurrencyLimit:
+    """Limits concurrent requests: additive increase, multiplicative decrease, as in TCP.
+
+    (V. Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.) At full limit permits are not counted: the caller
+    never runs more than ``most`` threads, and this keeps a lock off the hot path.
+
+    Args:
+        most: the full limit.
+        check: called while waiting; may raise, to end the waiting.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(self, most: int, *, check: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._check, self._clock = most, check, clock
+        self._limit = most
+        # Permits that are held, of those that were counted
+        self._running = 0
+        self._halved_at = float("-inf")
+        # Reentrant because finalizers return permits, too
+        self._changed = threading.Condition(threading.RLock())
+
+    @property
+    def limit(self) -> int:
+        """Requests that may run at once now."""
+        return self._limit
+
+    def permit(self) -> Permit:
+        """Return a context manager that waits for a permit. A block without an error raises the limit by one."""
+        return Permit(self)
+
+    def _enter(self) -> bool:
+        with self._changed:
+            while self._running >= self._limit:
+                self._changed.wait(_CHECK_INTERVAL_S)
+                self._check()
+            self._running += 1
+            return True
+
+    def _leave(self, counted: bool, succeeded: bool) -> None:
+        with self._changed:
+            self._running -= counted
+            self._limit = min(self._most, self._limit + succeeded)
+            self._changed.notify(2)
+
+    def slow_down(self) -> None:
+        """Halve the limit, because the store asked for fewer requests."""
+        with self._changed:
+            if self._clock() - self._halved_at >= _MIN_HALVING_INTERVAL_S:
+                self._halved_at = self._clock()
+                self._limit = max(1, self._limit // 2)

@@ -47,9 +47,9 @@ class ShardView:
         stops: Ints,
         key_sums: Ints | None = None,
     ) -> None:
-        columns = [counts, objects, starts // BLOCK, (stops - starts) // BLOCK]
+        columns = [counts, objects, starts // BLOCK, (stops - starts) // BLOCK, key_sums]
         self.urls = urls
-        self._columns = [small(column) for column in [*columns, *([] if key_sums is None else [key_sums])]]
+        self._columns = [small(column) for column in columns if column is not None]
 
     def _column(self, number: int) -> Ints:
         return self._columns[number].astype(np.int64)
@@ -72,7 +72,7 @@ class ShardView:
     @property
     def stops(self) -> Ints:
         """The byte after the last one of each range."""
-        return (self._column(2) + self._column(3)) * BLOCK
+        return self.starts + self._column(3) * BLOCK
 
     @property
     def key_sums(self) -> Ints | None:

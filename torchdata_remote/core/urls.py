@@ -1,36 +1,25 @@
 """Parse, join and redact URLs.
 
 A URL is ``scheme://bucket/path``, with the path as the store spells it: nothing is percent-encoded, and only ``http``
-and ``https`` have a query; ``s3`` may have a version (``object_version``). A bare local path becomes a ``file://`` URL.
+and ``https`` have a query. A bare local path becomes a ``file://`` URL. ``s3://bucket/key?versionId=...`` names one
+version of an object. A key may contain the same text, so only the end of a URL is a version, and one more
+``?versionId=`` with nothing after it says that what is before it is the whole key. Listings write such keys so.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UrlError
-from .bucket_names import is_name_before_at, split_access_point, without_user_info
-from .chained_urls import without_chain
 from .checksums import Checksums
-from .local_path import local_path
-from .object_version import split_version
-from .signatures import hide_signatures, sas_mistake
-from .url_mistakes import without_host
 
 if TYPE_CHECKING:
     from .shard_view import ShardView
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-_PLAIN = re.compile(r"(s3|gs|https?)://([\w.-]+)/([^:\0]*)")  # nothing to refuse, as in most
-_USER_INFO = re.compile(r"://([^/]*)@")
-_USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
-_HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
-# Of a VirtualUrl: its beginning, and its end, which is left where a URL was rebuilt from a path or a base name
-_SAMPLES, _PUT_TOGETHER = r"samples \d+ to \d+", "(view|join) [0-9a-f]{16}"
-_VIRTUAL = re.compile(rf"part of .*|.* \(({_SAMPLES}|({_SAMPLES} of )?{_PUT_TOGETHER})\)", re.DOTALL)
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
 AZURE = frozenset({"az", "abfs", "abfss"})
@@ -39,6 +28,33 @@ LOCAL = frozenset({"file", "local"})
 DATASETS = "datasets"
 HUGGING_FACE = "hf"
 WITHOUT_BUCKET = LOCAL | {"memory"}
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_PLAIN = re.compile(r"(s3|gs|https?)://([\w.-]+)/([^:\0]*)")  # nothing to refuse, as in most
+_HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
+_USER_INFO = re.compile(r"(\w*)://([^/]*)@")
+_USER_INFO_IN_TEXT = re.compile(r"(\w*)://([^/\s\"'<>()]*)@")
+# What is before an @ without being a credential: a container before its account, a repository before its revision
+_BEFORE_AT = re.compile(r"(?:az|abfss?|wasbs?)://[\w.$-]{1,63}@|hf://(?!hf_)[\w.-]{1,96}@", re.ASCII | re.IGNORECASE)
+_SIGNATURE = re.compile(r"(?<![A-Za-z0-9])((?:sig|signature|security-token)=)[^&\s\"'<>()]+", re.IGNORECASE)
+_HEADER_VALUE = re.compile(r"(Invalid header value )b?(['\"]).*?(?<!\\)\2", re.DOTALL)
+_MISTYPED = re.compile(
+    r"\s+\w+://|(s3a?|gcs|gs|az|abfss?|https?|file|memory|datasets|hf)(:/?|//+)[^/\\]", re.IGNORECASE
+)
+# File systems of fsspec that read another one
+_CHAINING = "simplecache|filecache|blockcache|cached|zip|tar|libarchive|reference|dask|dir"
+_CHAINED = re.compile(rf"({_CHAINING})(://.*)?::|[a-z][a-z0-9+.-]*(://[^/\[]*::|::.*://)", re.IGNORECASE | re.DOTALL)
+_ACCESS_POINT = re.compile(
+    r"(arn:aws[a-z-]*:(?:s3|s3-object-lambda):[a-z0-9-]*:\d{12}:accesspoint[/:][A-Za-z0-9.-]{1,63}"
+    r"|arn:aws[a-z-]*:s3-outposts:[a-z0-9-]+:\d{12}:outpost[/:][A-Za-z0-9-]{1,63}[/:]accesspoint[/:][A-Za-z0-9-]{1,63})"
+    r"(?:/(.*))?",
+    re.DOTALL,
+)
+_VERSION_MARK = "?versionId="
+_VERSION = re.compile(r"\?versionId=([A-Za-z0-9._~+=-]{0,1024})\Z")
+# Of a VirtualUrl: its beginning, and its end, which is left where a URL was rebuilt from a path or a base name
+_SAMPLES, _PUT_TOGETHER = r"samples \d+ to \d+", "(view|join) [0-9a-f]{16}"
+_VIRTUAL = re.compile(rf"part of .*|.* \(({_SAMPLES}|({_SAMPLES} of )?{_PUT_TOGETHER})\)", re.DOTALL)
 
 _Url = TypeVar("_Url", bound="RemoteUrl")
 
@@ -182,18 +198,12 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 
 
 def _no_object(url: str) -> UrlError:
-    shown = redact(url)
-    if isinstance(url, VirtualUrl):
-        what = (
-            "stands for some of its samples, as select(), a snapshot or sharding_filter_rank() yields them. Only "
-            "async_prefetch() and shard_tar_reader() read these: pass whole shards to anything else."
-        )
-    else:
-        what = (
-            "is the text of samples of a shard, and no URL: put the pipe that made a str of it, such as map(), before "
-            "select(), join() and sharding_filter_rank()."
-        )
-    return UrlError(f"{shown} {what}", url=shown)
+    return UrlError(
+        f"{redact(url)} is the text of samples of a shard, and no URL. Only async_prefetch() and shard_tar_reader() "
+        "read these: pass whole shards to anything else, and put the pipe that made a str of it, such as map(), before "
+        "select(), join() and sharding_filter_rank().",
+        url=redact(url),
+    )
 
 
 def split_url(url: str) -> tuple[str, str, str]:
@@ -209,6 +219,9 @@ def split_url(url: str) -> tuple[str, str, str]:
     ('s3', 'arn:aws:s3:eu-west-1:123456789012:accesspoint/mine', 'cat/1.jpg')
     >>> split_url("abfss://photos@account.dfs.core.windows.net/cat/1.jpg")
     ('abfss', 'photos@account.dfs.core.windows.net', 'cat/1.jpg')
+
+    Raises:
+        UrlError: for what is no URL, or cannot be read, or holds credentials.
     """
     if not isinstance(url, str):
         raise UrlError(f"Expected a URL as str, got {type(url).__name__}: {url!r:.200}")
@@ -218,49 +231,71 @@ def split_url(url: str) -> tuple[str, str, str]:
     if url.startswith("file:///") and "\0" not in url:
         return "file", "", url[7:]
     match = _SCHEME.match(url)
-    if match is None:
-        if url.startswith("part of "):
-            raise _no_object(url)
-        return "file", "", local_path(url, redact)
-    scheme, rest = match[1].lower(), match[2]
-    if "\0" in rest:
-        raise UrlError(f"{redact(url)!r}: a URL cannot hold a NUL character.", url=redact(url))
+    if match is None and url.startswith("part of "):
+        raise _no_object(url)
+    if "\0" in url or not url:
+        raise UrlError(
+            f"{redact(url)!r} is neither a URL (scheme://bucket/path) nor a local path: empty, or with a NUL."
+        )
+    scheme, rest = ("", "") if match is None else (match[1].lower(), match[2])
     if scheme in LOCAL:
         if not rest.startswith("/"):
             raise UrlError(f"{redact(url)}: a file URL needs an absolute path: file:///data/train", url=redact(url))
         return "file", "", rest
     if scheme in WITHOUT_BUCKET:
         return scheme, "", rest.lstrip("/")
-    return scheme, *_bucket_and_path(scheme, rest, url)
+    if "::" in url and _CHAINED.match(url) and not os.path.lexists(url):
+        raise UrlError(
+            f"{redact(url)!r}: chains of fsspec are not read. Pass the URL behind the last ::, with a reader of its "
+            "archive, such as shard_zip_reader(), or cache_dir= for a local cache. Or open it by fsspec and pass the "
+            "streams: IterableWrapper([(url, fsspec.open(url, 'rb').open())], deepcopy=False).file_reader()"
+        )
+    if match is None:
+        return "file", "", _local_path(url)
+    return scheme, *_bucket_and_path(scheme, rest, redact(url))
 
 
-def _bucket_and_path(scheme: str, rest: str, url: str) -> tuple[str, str]:
-    """Split what follows ``scheme://``; refuse credentials and chains."""
+def _local_path(path: str) -> str:
+    """Make a local path absolute; refuse one that was meant as a URL, unless it exists."""
+    if (found := _MISTYPED.match(path)) is not None and not os.path.lexists(path):
+        raise UrlError(
+            f"A path that begins with {found[0]!r} is no URL. Write scheme://bucket/path, as s3://photos/train."
+        )
+    trailing = "/" if path.endswith(("/", os.sep)) else ""
+    return os.path.abspath(os.path.expanduser(path)).rstrip("/") + trailing
+
+
+def _bucket_and_path(scheme: str, rest: str, shown: str) -> tuple[str, str]:
+    """Split what follows ``scheme://``; refuse credentials."""
     if scheme in S3 and rest.startswith("arn:"):
         if (found := split_access_point(rest)) is None:
-            raise UrlError(
-                f"{redact(url)}: no ARN of an access point, which is arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with "
-                "an account of 12 digits.",
-                url=redact(url),
-            )
+            expected = "arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with an account of 12 digits"
+            raise UrlError(f"{shown}: no ARN of an access point, which is {expected}.", url=shown)
         return found
-    if ("::" in rest or scheme == "github") and (mistake := without_chain(url, redact)):
-        raise UrlError(mistake, url=redact(url))
     bucket, _, path = rest.partition("/")
     if not bucket:
-        shown = f"{scheme}:///..." if "@" in path else redact(url)
-        raise UrlError(f"{shown}: {without_host(scheme, path, redact)}", url=shown)
-    if ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path:
-        raise UrlError(f"{scheme}://...: credentials do not belong into a URL. Pass them by storage_options.")
-    if "@" in bucket and not is_name_before_at(scheme, bucket.rpartition("@")[0]):
+        shown = f"{scheme}:///..." if "@" in path else shown
+        what = "host" if scheme in HTTP or scheme == DATASETS else "bucket"
+        raise UrlError(f"{shown}: no {what}. Expected {scheme}://{what}/path.", url=shown)
+    is_key = ":" in bucket and not bucket.rpartition(":")[2].isdigit() and "@" in path
+    if is_key or ("@" in bucket and not _BEFORE_AT.match(f"{scheme}://{bucket.rpartition('@')[0]}@")):
         raise UrlError(
-            f"{redact(url)}: credentials do not belong into a URL, where logs and samples would show them. "
-            "Pass them by storage_options or the environment.",
-            url=redact(url),
+            f"{scheme}://...: credentials do not belong into a URL, where logs and samples would show them. Pass them "
+            "by storage_options or the environment."
         )
-    if scheme in AZURE and (mistake := sas_mistake(rest, redact(url))):
-        raise UrlError(mistake, url=redact(url))
+    if scheme in AZURE and "?" in rest and _SIGNATURE.search(rest):
+        raise UrlError(
+            f"{shown}: a SAS does not belong into a URL, where logs and samples would show it. Pass "
+            "storage_options={'sas_token': ...}, or set AZURE_STORAGE_SAS_TOKEN.",
+            url=shown,
+        )
     return bucket, path
+
+
+def split_access_point(rest: str) -> tuple[str, str] | None:
+    """Split what follows ``s3://`` into the ARN of an access point and the key; ``None`` if it begins with none."""
+    found = _ACCESS_POINT.fullmatch(rest)
+    return None if found is None else (found[1], found[2] or "")
 
 
 def join_url(scheme: str, bucket: str, path: str) -> str:
@@ -286,8 +321,8 @@ def redact(url: str) -> str:
         # It has no host, so an @ is part of a name
         return shown
     if http is None and "://" in shown:
-        shown = hide_signatures(shown)
-    return _USER_INFO.sub(without_user_info, shown)
+        shown = _hide_signatures(shown)
+    return _USER_INFO.sub(_without_user_info, shown)
 
 
 def redact_text(text: str) -> str:
@@ -300,7 +335,33 @@ def redact_text(text: str) -> str:
     >>> redact_text("GET /box/a?se=2026-01-01&sig=SECRET%3D&sp=r failed")
     'GET /box/a?se=2026-01-01&sig=...&sp=r failed'
     """
-    return _USER_INFO_IN_TEXT.sub(without_user_info, hide_signatures(text))
+    return _USER_INFO_IN_TEXT.sub(_without_user_info, _hide_signatures(text))
+
+
+def _without_user_info(found: re.Match[str]) -> str:
+    """Return what replaces ``scheme://USER@``: names stay, credentials do not."""
+    return found[0] if _BEFORE_AT.fullmatch(found[0]) else f"{found[1]}://"
+
+
+def _hide_signatures(text: str) -> str:
+    return _SIGNATURE.sub(r"\1...", _HEADER_VALUE.sub(r"\1...", text))
+
+
+class _WithoutSignatures(logging.Filter):
+    """Hides the signatures in the URLs that a library logs at level DEBUG."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_hide_signatures(one) if isinstance(one, str) else one for one in record.args)
+        return True
+
+
+_FILTER = _WithoutSignatures()
+
+
+def hide_signatures_in_log(name: str) -> None:
+    """Hide signatures in what a logger logs. Later calls have no effect."""
+    logging.getLogger(name).addFilter(_FILTER)
 
 
 def object_path(url: str) -> str:
@@ -313,3 +374,69 @@ def object_path(url: str) -> str:
     if scheme in S3 and "?" in path:
         path, _ = split_version(path)
     return (path.partition("?")[0] if scheme in HTTP else path).lstrip("/")
+
+
+def url_beside(url: str, ending: str) -> str:
+    """Return the URL of the object that has the name of another one and an ending.
+
+    A query of http stays behind the name: it may be a token of the whole folder. A version of an object of S3 is left
+    out, because the other object has versions of its own.
+
+    >>> url_beside("https://host/0.tar?download=true", ".keys"), url_beside("s3://photos/0.tar?versionId=3sL4", ".keys")
+    ('https://host/0.tar.keys?download=true', 's3://photos/0.tar.keys')
+    """
+    scheme = url.partition("://")[0].lower()
+    if scheme in HTTP:
+        path, mark, query = url.partition("?")
+        return f"{path}{ending}{mark}{query}"
+    return key_as_path(split_version(url)[0] + ending) if scheme in S3 else f"{url}{ending}"
+
+
+def bare_etag(etag: str) -> str:
+    """Return an etag without quotes and the mark of a weak one, in which listings and responses may differ.
+
+    >>> [bare_etag(etag) for etag in ("1f", '"1f"', 'W/"1f"')]
+    ['1f', '1f', '1f']
+    """
+    return etag.strip().removeprefix("W/").strip('"')
+
+
+def same_etag(one: str | None, other: str | None) -> bool:
+    """Whether two etags name one version of an object, as far as both are known."""
+    return one is None or other is None or one == other or bare_etag(one) == bare_etag(other)
+
+
+def version_start(path: str) -> int:
+    """Return where the version of a path or URL begins; its length if it has none.
+
+    >>> [version_start(path) for path in ("a.tar", "a.tar?versionId=x1", "a?versionId=x/b")]
+    [5, 5, 15]
+    """
+    found = _VERSION.search(path) if _VERSION_MARK in path else None
+    return len(path) if found is None else found.start()
+
+
+def split_version(path: str) -> tuple[str, str | None]:
+    """Split the path of a URL of S3 into the key and the version, which is ``None`` for the current one.
+
+    >>> split_version("train/0.tar?versionId=3sL4kqtJ")
+    ('train/0.tar', '3sL4kqtJ')
+    >>> split_version("notes?versionId=3?versionId=")
+    ('notes?versionId=3', None)
+    """
+    start = version_start(path)
+    return path[:start], path[start + len(_VERSION_MARK) :] or None
+
+
+def key_as_path(key: str) -> str:
+    """Return the path by which a URL names the current version of a key.
+
+    >>> [key_as_path(key) for key in ("train/0.tar", "notes?versionId=3")]
+    ['train/0.tar', 'notes?versionId=3?versionId=']
+    """
+    return key if version_start(key) == len(key) else key + _VERSION_MARK
+
+
+def keys_as_paths(keys: list[str]) -> list[str]:
+    """Apply :func:`key_as_path` to the keys of a listing."""
+    return list(map(key_as_path, keys)) if any(_VERSION_MARK in key for key in keys) else keys

@@ -1,21 +1,123 @@
-"""Ranks, workers and slots: which share of a dataset a process reads."""
+"""Ranks, workers and slots: which share of a dataset a process reads, and with which ranks it splits a dataset.
+
+torch is asked without importing it, and imported where a process group is used: a process that has not imported torch
+is neither a DataLoader worker nor part of a process group. Commands then start in a tenth of the time.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .arguments import check
-from .arguments.amounts import whole
-from .arguments.calls import explained
-from .processes.torch_state import get_worker_info, rank_in_process_group
-from .rank_group import RankGroup, of_group, of_mesh
+from . import arguments as check
+from .arguments import explained, whole
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.utils.data._utils.worker import WorkerInfo
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return the result of torch's function of this name; ``None`` if torch has not been imported."""
+    asked = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return None if asked is None else asked()
+
+
+def rank_in_process_group() -> tuple[int, int] | None:
+    """Return ``(rank, world_size)`` of torch's default process group; ``None`` if there is none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    # Not there without support for process groups, nor while another thread imports torch
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that split a dataset among themselves, and a way to exchange values between them.
+
+    Process groups cannot be pickled, so a copy in a DataLoader worker has their members only, which is what ``==`` and
+    ``repr`` use. They are referenced weakly, so that ``destroy_process_group`` ends their threads.
+
+    Args:
+        members: for each dimension of the group, slowest first, the job's ranks that this process exchanges with.
+        process_groups: of the same dimensions.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    process_groups: tuple[weakref.ref[Any], ...] = field(default=(), compare=False, repr=False)
+
+    def gather(self, rank: int, own: Any) -> list[Any]:
+        """Exchange one value of each rank. A collective: all ranks of the group must call it.
+
+        The dimensions are gathered one after the other, so a group of several needs no process group of its own.
+
+        Args:
+            rank: of this process in the group.
+            own: any object that can be pickled.
+
+        Returns:
+            list: rank and value of each, in the order of the ranks.
+
+        Raises:
+            RuntimeError: if this process has not the process groups.
+        """
+        import torch.distributed
+
+        found: list[Any] = [(rank, own)]
+        for group, members in zip(self._living(), reversed(self.members), strict=True):
+            of_each: list[Any] = [None] * len(members)
+            torch.distributed.all_gather_object(of_each, found, group=group)
+            found = [entry for entries in of_each for entry in entries]
+        return sorted(found, key=lambda entry: entry[0])
+
+    def broadcast(self, rank: int, value: Any) -> Any:
+        """Send rank 0's value to each rank. A collective: all ranks of the group must call it.
+
+        It is sent along the slowest dimension first, then along each line of the next one, and so on.
+
+        Args:
+            rank: of this process in the group.
+            value: any object that can be pickled; those of the other ranks are ignored.
+
+        Raises:
+            RuntimeError: if the process groups do not exist in this process.
+        """
+        import torch.distributed
+
+        coordinates = []
+        for members in reversed(self.members):
+            rank, coordinate = divmod(rank, len(members))
+            coordinates.append(coordinate)
+        box = [value]
+        for group, coordinate in zip(reversed(self._living()), reversed(coordinates), strict=True):
+            line: list[Any] = [None] * torch.distributed.get_world_size(group)
+            torch.distributed.all_gather_object(line, (coordinate, torch.distributed.get_rank()), group=group)
+            torch.distributed.broadcast_object_list(box, src=min(line)[1], group=group)
+        return box[0]
+
+    def _living(self) -> list[Any]:
+        """Return the process groups, fastest dimension first."""
+        found = [reference() for reference in reversed(self.process_groups)]
+        if not found or any(group is None for group in found):
+            raise RuntimeError(
+                f"{self!r} has no process group in this process: it was destroyed, or this is a copy that came from "
+                "another process. Create the World in each rank, after init_process_group()."
+            )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"members": self.members, "process_groups": ()}
+
+    def __deepcopy__(self, _memo: Any) -> RankGroup:
+        return self
 
 
 @explained
@@ -74,7 +176,7 @@ class World:
             >>> World.from_mesh(mesh, dp=("dp_replicate", "dp_shard"))  # in rank 5 of 8  # doctest: +SKIP
             World(rank=2, world_size=4, worker=0, num_workers=1, group=RankGroup(members=((1, 5), (5, 7))))
         """
-        rank, world_size, group = of_mesh(mesh, dp)
+        rank, world_size, group = _of_mesh(mesh, dp)
         return cls(rank, world_size, group=group)
 
     @classmethod
@@ -89,7 +191,7 @@ class World:
             TypeError: if ``group`` is not a process group.
             ValueError: if this process is not part of it, or there is none.
         """
-        rank, world_size, own = of_group(group)
+        rank, world_size, own = _of_group(group)
         return cls(rank, world_size, group=own)
 
     def __repr__(self) -> str:
@@ -118,6 +220,75 @@ class World:
         if num_workers <= 1:
             return [self]
         return [replace(self, worker=worker, num_workers=num_workers) for worker in range(num_workers)]
+
+
+def _of_mesh(mesh: DeviceMesh, dp: str | Sequence[str] | None) -> tuple[int, int, RankGroup]:
+    """Return this process's rank among the data-parallel ranks of a mesh, their number, and their group."""
+    import torch.distributed
+
+    _require(mesh, "torch.distributed.device_mesh", "DeviceMesh", "World.from_group(group) takes a process group.")
+    coordinate, names = mesh.get_coordinate(), tuple(mesh.mesh_dim_names or ())
+    wanted: Any = (dp,) if isinstance(dp, str) or not isinstance(dp, Sequence) else tuple(dp)
+    expected = (
+        'the names of the dimensions that split the data, each once, such as dp=("dp_replicate", "dp_shard"); the mesh '
+        f"has {', '.join(map(repr, names)) or 'none: pass mesh_dim_names=(...) to init_device_mesh'}"
+    )
+    if dp is not None and not all(isinstance(name, str) for name in wanted):
+        raise TypeError(f"dp={dp!r}: expected {expected}.")
+    if coordinate is None:
+        raise ValueError(
+            f"Rank {torch.distributed.get_rank()} is not part of this mesh, which has the ranks "
+            f"{mesh.mesh.flatten().tolist()}. Create the World, and read data, in those only."
+        )
+    if dp is None:
+        wanted = (0,) if mesh.ndim == 1 else ()
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise ValueError(f"dp={dp!r}: a mesh of {mesh.ndim} dimensions needs {expected}.")
+    rank, size, groups = 0, 1, []
+    for name in wanted:
+        try:
+            group = mesh.get_group(name)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"The mesh has no dimension {name!r}: expected {expected}.") from error
+        # The group counts its ranks in ascending order, which a mesh need not have. Flattened dimensions have no index.
+        index = names.index(name) if name in names else name
+        local_rank = coordinate[index] if isinstance(index, int) else mesh.get_local_rank(name)
+        members = torch.distributed.get_world_size(group)
+        rank, size = rank * members + local_rank, size * members
+        groups.append(group)
+    return rank, size, _of_process_groups(groups)
+
+
+def _of_group(group: ProcessGroup | None) -> tuple[int, int, RankGroup]:
+    """Return this process's rank in a process group, its size, and the group."""
+    import torch.distributed
+
+    if group is None:
+        group = torch.distributed.group.WORLD
+    if group is None:
+        raise ValueError("World.from_group(None) is all ranks of the job: call init_process_group() first.")
+    if not isinstance(group, int):
+        _require(group, "torch.distributed", "ProcessGroup", "World.from_mesh(mesh, dp=...) takes a DeviceMesh.")
+    rank = -1 if isinstance(group, int) else torch.distributed.get_rank(group)
+    # new_group() returns -100 in the other ranks
+    if rank < 0:
+        raise ValueError(
+            f"Rank {torch.distributed.get_rank()} is not part of this process group. Create the World, and read data, "
+            "in its ranks only; or give the other ranks a group of their own, such as that of their own model copy."
+        )
+    return rank, torch.distributed.get_world_size(group), _of_process_groups([group])
+
+
+def _require(value: object, module: str, name: str, advice: str) -> None:
+    if not isinstance(value, getattr(importlib.import_module(module), name)):
+        raise TypeError(f"Expected a torch.distributed {name}, got {type(value).__name__}: {value!r:.200}. {advice}")
+
+
+def _of_process_groups(groups: Sequence[ProcessGroup]) -> RankGroup:
+    import torch.distributed
+
+    members = tuple(tuple(torch.distributed.get_process_group_ranks(group)) for group in groups)
+    return RankGroup(members, tuple(map(weakref.ref, groups)))
 
 
 def counted(number: int, noun: str) -> str:
@@ -207,8 +378,7 @@ def world_from_sharding(groups: Mapping[int, tuple[int, int]], detected: World) 
         return detected
     from .iter_datapipe import SHARDING_PRIORITIES  # imports torch, which has made these calls
 
-    rank, world_size = detected.rank, detected.world_size
-    worker, num_workers = detected.worker, detected.num_workers
+    rank, world_size, worker, num_workers = detected.rank, detected.world_size, detected.worker, detected.num_workers
     if SHARDING_PRIORITIES.DEFAULT in groups:
         num_instances, instance = groups[SHARDING_PRIORITIES.DEFAULT]
         counted_ranks = num_instances // num_workers

@@ -12,16 +12,13 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole_or_none
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained, whole_or_none
 from ..core.options import Backend, RetryPolicy
-from ..core.processes.main_guard import is_forking
-from ..core.processes.processors import num_processors
-from ..core.shared_columns import Column, SharedColumns
-from ..core.stats.counters import DECODE, FETCH
-from ..core.stats.timing import timed
-from ..core.threads.ordered_map import ordered_map
+from ..core.processes import forks_by_default, num_processors
+from ..core.shared_memory import Column, SharedColumns
+from ..core.stats import DECODE, FETCH, timed
+from ..core.threads import ordered_map
 from ..core.urls import redact
 from ..errors import DecodeError, EmptyListingError, RemoteDataError
 from ..fetch.listing.index_file import Index, read_index
@@ -145,7 +142,7 @@ class RemoteFiles(MapStyle):
                 options=options,
                 retry=retry,
                 on_skip=skip,
-                by_obstore=not is_forking(None),  # torch's loaders would fork this process: it is left to the workers
+                by_obstore=not forks_by_default(),  # torch's loaders would fork this process: it is left to the workers
             ):
                 yield found, below(found)
             return

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.options import Backend, RetryPolicy
-from ..core.shared_columns import Column
+from ..core.shared_memory import Column
 from ..core.urls import redact
 from ..fetch.listing.index_file import Index
 from ..formats.decoders import rgb

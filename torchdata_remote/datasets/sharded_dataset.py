@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.notices.progress_bar import waiting
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.options import Backend, RetryPolicy
-from ..core.shared_columns import SharedColumns
-from ..core.threads.ordered_map import ordered_map
+from ..core.progress import waiting
+from ..core.shared_memory import SharedColumns
+from ..core.threads import ordered_map
 from ..core.urls import redact
 from ..fetch.listing.patterns import literal_url
 from ..fetch.listing.shard_set import base_name, read_shard_set, require_size

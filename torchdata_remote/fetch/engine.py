@@ -17,10 +17,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from ..core.stats.counters import FETCH
-from ..core.threads import forks
-from ..core.threads.finalizer_lock import FinalizerLock
-from ..core.threads.pool import PoolClosedError, next_item
+from ..core import threads as forks
+from ..core.stats import FETCH
+from ..core.threads import FinalizerLock, PoolClosedError, next_item
 from ..core.urls import redact, split_url
 from ..storage import Store, open_store
 from .ranges import ObjectReader

@@ -7,11 +7,11 @@ import time
 from collections.abc import Generator, Iterator
 from itertools import chain, islice
 
-from ..core.local_view import MAP_FROM_BYTES
-from ..core.notices.slow_notice import Wait
+from ..core.files import MAP_FROM_BYTES
+from ..core.notices import Wait
 from ..core.options import Backend
 from ..core.shard_view import is_view
-from ..core.stats.counters import FETCH
+from ..core.stats import FETCH
 from ..core.urls import LOCAL, RemoteUrl, split_sample_range, split_url
 from ..storage import version_of
 from .engine import Lane

@@ -11,13 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 
 from ..core.checksums import BlockCheck, Checksums
-from ..core.concurrency_limit import ConcurrencyLimit
-from ..core.object_version import same_etag
 from ..core.options import PROGRESS_BYTES, RetryPolicy, StorageOptions
-from ..core.retry import Attempts
-from ..core.stats.counters import FETCH
-from ..core.threads.ordered_map import ordered_map
-from ..core.urls import RemoteUrl, redact
+from ..core.retry import Attempts, ConcurrencyLimit
+from ..core.stats import FETCH
+from ..core.threads import ordered_map
+from ..core.urls import RemoteUrl, redact, same_etag
 from ..errors import (
     ObjectChangedError,
     ObjectNotFoundError,

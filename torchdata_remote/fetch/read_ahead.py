@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from ..core.stats.counters import FETCH
+from ..core.stats import FETCH
 from .ranges import ObjectReader
 
 LEAST_BYTES = 4 << 10  # some headers and a small member between them

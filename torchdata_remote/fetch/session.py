@@ -7,10 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..core.concurrency_limit import ConcurrencyLimit
 from ..core.options import FetchOptions, StorageOptions
-from ..core.threads.finalizer_lock import FinalizerLock
-from ..core.threads.pool import Pool
+from ..core.retry import ConcurrencyLimit
+from ..core.threads import FinalizerLock, Pool
 from ..errors import StorageError
 from ..storage import Connection
 from .cache.disk_cache import DiskCache, open_cache

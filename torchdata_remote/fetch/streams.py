@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-from ..core.stats.counters import FETCH
+from ..core.stats import FETCH
 from ..core.urls import redact
 from ..errors import RemoteDataError, StateError
 from .engine import Download, Lane

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, redact, split_sample_range
 from ..errors import ObjectChangedError
 from ..formats.byte_reader import ByteReader

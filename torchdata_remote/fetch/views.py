@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..core.options import MIB
 from ..core.shard_view import ShardView, split_view_url
-from ..core.stats.counters import FETCH
+from ..core.stats import FETCH
 from ..core.urls import redact
 from ..errors import ObjectChangedError, UrlError
 from .cache.blocks import BLOCK_BYTES, CachedBlocks

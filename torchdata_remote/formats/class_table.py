@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.arguments.scalars import int_of
+from ..core.arguments import int_of
 from ..core.urls import redact
 from ..errors import LabelError, RemoteDataError
 from .manifest import CLASSES_NAME

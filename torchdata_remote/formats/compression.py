@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from ..core.threads.background import run_in_background
+from ..core.background import run_in_background
 from ..errors import ShardReadError
 from .limits import FREE_BYTES, MAX_DECOMPRESSED_BYTES, MAX_RATIO
 from .tar import BLOCK, Data, is_header

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arguments.scalars import int_of
-from ..core.pil_image import is_pil_image
+from ..core.arguments import int_of, is_pil_image
 from ..errors import EncodeError
 from .images import IMAGE_FORMATS
 from .member_file import MemberFile

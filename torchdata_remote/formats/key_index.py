@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.beside import url_beside
+from ..core.urls import url_beside
 from .npy_header import npy_header
 from .sample_index import index_url
 from .tar import BLOCK

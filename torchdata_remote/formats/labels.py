@@ -29,10 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import int_of
+from ..core import arguments as check
+from ..core.arguments import explained, int_of, whole
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import redact
 from ..errors import LabelError

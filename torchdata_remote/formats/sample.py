@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.urls import redact
 from ..errors import SampleError, ShardWriteError
 from .limits import MAX_NAME_LENGTH

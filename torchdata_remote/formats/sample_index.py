@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.beside import url_beside
+from ..core.urls import url_beside
 from .tar import BLOCK
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]

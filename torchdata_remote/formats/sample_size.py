@@ -7,7 +7,7 @@ from array import array
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..core.pil_image import is_pil_image
+from ..core.arguments import is_pil_image
 
 # Measured with CPython 3.11, rounded up: the dict, and the objects that hold the members
 _SAMPLE_BYTES = 256

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from posixpath import splitext
 from typing import Literal
 
-from ..core.arguments import check
+from ..core import arguments as check
 from .sample import split_key
 
 Split = Callable[[str], tuple[str, str]]

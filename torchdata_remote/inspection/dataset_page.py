@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import RemoteDataError
 from ..fetch.read_ahead import FAR_BYTES, LEAST_BYTES

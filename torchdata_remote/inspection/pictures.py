@@ -14,9 +14,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ..core.new_file import replaced, require_replaceable
+from ..core.files import replaced, require_replaceable
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import RemoteUrl, redact
 from ..errors import EmptyListingError, RemoteDataError, ShardReadError
 from ..fetch.listing.shard_set import find_shards

@@ -9,10 +9,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.new_file import require_replaceable
-from ..core.stats.counters import DECODE, FETCH, LIST, READ
-from ..core.stats.report import Stats
-from ..core.stats.spans import Span
+from ..core.files import require_replaceable
+from ..core.recording import Stats
+from ..core.stats import DECODE, FETCH, LIST, READ, Span
 from ..errors import RemoteDataError
 from .pictures import save_picture
 from .shards import Histogram, ShardContents, ordered_classes

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from ..core.options import RetryPolicy, StorageOptions
-from ..core.threads.ordered_map import ordered_map
+from ..core.threads import ordered_map
 from ..core.urls import redact
 from ..errors import RemoteDataError, ShardReadError
 from ..fetch.listing.shard_set import read_if_there

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from array import array
 
-from ..core.stats.counters import FETCH, stages
-from ..core.stats.report import Stats
-from ..core.stats.spans import Span
+from ..core.recording import Stats
+from ..core.stats import FETCH, Span, stages
 
 _MAX_CONSUMER_SPANS = 80_000  # drawn are those of the beginning
 _MANY_RETRIES = 0.05  # of all requests
@@ -74,7 +73,7 @@ def verdict(spent: Stats, *, max_in_flight: int, waiting_s: float = 0.0) -> str:
         waiting_s: seconds of a wait for the store that had not ended.
 
     Example:
-        >>> from torchdata_remote.core.stats.counters import StageStats
+        >>> from torchdata_remote.core.stats import StageStats
         >>> idle, fetch = StageStats(), StageStats(wait_s=8.2, busy_s=150.0, requests=9_000)
         >>> verdict(Stats(10.0, idle, fetch, idle, idle), max_in_flight=16)
         '82 % of the time waits for the store: raise max_in_flight (16)'

@@ -13,10 +13,10 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Literal
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.stats.counters import StageStats, stages
-from ..core.stats.report import Stats
+from ..core import arguments as check
+from ..core.arguments import explained
+from ..core.recording import Stats
+from ..core.stats import StageStats, stages
 
 _RECENT_S = 10.0
 _STALLED_S, _STALLED_LINES = 10.0, 3  # no line for so long, or for so many intervals

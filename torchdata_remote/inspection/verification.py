@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.checksums import BLOCK_BYTES
-from ..core.notices.progress_bar import Progress
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.progress import Progress
 from ..core.urls import RemoteUrl, redact
 from ..errors import RemoteDataError, ShardReadError
 from ..fetch.listing.patterns import literal_url

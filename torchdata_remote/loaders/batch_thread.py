@@ -12,9 +12,7 @@ from contextlib import suppress
 from itertools import count, islice
 from typing import Any, NamedTuple
 
-from ..core.threads.at_exit import close_at_exit
-from ..core.threads.forks import ForkSafeThread
-from ..core.threads.pool import CLOSED, PoolClosedError, next_item
+from ..core.threads import CLOSED, ForkSafeThread, PoolClosedError, close_at_exit, next_item
 from .device_copies import BatchCopies, Event
 from .state.state_format import State
 

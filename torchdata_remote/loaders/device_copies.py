@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..core.arguments import check
+from ..core import arguments as check
 
 Event = Any
 """Of a device's stream: recorded behind the copy of a batch."""

@@ -11,14 +11,11 @@ from typing import Any, Literal
 
 import torch
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seconds, whole, whole_or_none
-from ..core.arguments.calls import explained
-from ..core.arguments.loader_options import check_start_method
-from ..core.frameworks.collating import collate_samples
+from ..core import arguments as check
+from ..core.arguments import check_start_method, explained, seconds, whole, whole_or_none
+from ..core.collating import collate_samples
 from ..core.iter_datapipe import IterDataPipe
-from ..core.processes.job_signals import start_worker
-from ..core.processes.worker_start import SentFunction
+from ..core.workers import SentFunction, start_worker
 from .loader import StatefulLoader, ThreadLoader
 from .loader_options import check_function
 from .resumable import Resumable, dataset_of
@@ -129,9 +126,7 @@ def stateful_loader(
             "persistent_workers": True,
             "prefetch_factor": prefetch_factor,
             "timeout": timeout_s,
-            "worker_init_fn": SentFunction(
-                partial(start_worker, worker_init_fn), "stateful_loader(worker_init_fn=...)"
-            ),
+            "worker_init_fn": SentFunction(partial(start_worker, worker_init_fn)),
         }
     return StatefulLoader(
         dataset_of(pipe, num_streams),

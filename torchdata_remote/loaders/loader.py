@@ -15,16 +15,13 @@ from typing import Any
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole, whole_or_none
-from ..core.arguments.calls import explained
-from ..core.frameworks.read_ahead import LIGHTNING_LINE, missing_line, warn_of_missing_line
-from ..core.notices.progress_bar import waiting
-from ..core.processes.job_signals import start_fork_server
-from ..core.processes.processors import num_processors_of_rank
-from ..core.processes.worker_errors import ended_on_error
+from ..core import arguments as check
+from ..core.arguments import explained, whole, whole_or_none
+from ..core.frameworks import LIGHTNING_LINE, missing_line, warn_of_missing_line
+from ..core.processes import num_processors_of_rank
+from ..core.progress import waiting
 from ..core.rank_exchange import in_group, made_by_each
-from ..core.unbroken import unbroken
+from ..core.workers import ended_on_error, start_fork_server, unbroken
 from ..errors import StateError
 from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of

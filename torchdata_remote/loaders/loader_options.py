@@ -12,11 +12,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from ..core.arguments import check
-from ..core.arguments.calls import unknown_option
-from ..core.arguments.loader_options import converted
-from ..core.frameworks.batch_rows import BatchRows
-from ..core.frameworks.collating import LoaderCollate
+from ..core import arguments as check
+from ..core.arguments import converted, unknown_option
+from ..core.batch_memory import BatchRows
+from ..core.collating import LoaderCollate
 
 _MAX_BATCH_SIZE = 10_000_000  # 80 MB for the list, and half a second
 

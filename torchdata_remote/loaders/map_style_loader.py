@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from torch.utils.data import BatchSampler, get_worker_info
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole_or_none
-from ..core.arguments.calls import explained
-from ..core.frameworks.collating import collate_samples
+from ..core import arguments as check
+from ..core.arguments import explained, seed_of, whole_or_none
+from ..core.collating import collate_samples
 from ..core.iter_datapipe import IterableWrapper
-from ..core.partition import EqualizeMode
-from ..core.permutation import permutation_array
-from ..core.processes.main_guard import is_forking
+from ..core.partition import EqualizeMode, permutation_array
+from ..core.processes import forks_by_default
 from ..core.world import World, detect_world, place_in, require_world
 from ..datasets.map_style import MapStyle, as_index
 from ..errors import StateError
@@ -246,7 +244,7 @@ def PrefetchingLoader(  # noqa: N802  # it is called as the class that it was
         raise check.marked(
             ValueError("batch_sampler= makes the batches: pass neither sampler=, batch_size= nor drop_last= with it.")
         )
-    if is_forking(None):  # as torch's loader
+    if forks_by_default():  # as torch's loader
         options = {"multiprocessing_context": "fork", **options}
     seed, listing, num_ahead = seed_of(seed or 0) if shuffle else None, None, batch_size or 1
     if not (shuffle or mode):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..errors import StateError
 from .state.state_format import ALL_RANKS
 

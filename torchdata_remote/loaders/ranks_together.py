@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ..core.frameworks.loader_length import num_batches
+from ..core.frameworks import num_batches
 from ..pipes.shuffle import shuffles_samples
 from ..pipes.slots import is_endless
 from ..pipes.split_guard import has_all_ranks

@@ -10,15 +10,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..core.arguments.amounts import whole, whole_or_none
-from ..core.arguments.calls import explained
-from ..core.arguments.check import marked
-from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split
+from ..core.arguments import explained, marked, whole, whole_or_none
+from ..core.frameworks import length_for_caller, refuse_second_split
 from ..core.iter_datapipe import IterDataPipe
-from ..core.processes.parent_watch import end_worker_with_trainer
-from ..core.processes.worker_start import SentToWorkers
-from ..core.unbroken import unbroken
+from ..core.processes import end_worker_with_trainer
+from ..core.workers import SentToWorkers, unbroken
 from ..core.world import World, detect_world, place_in
 from ..errors import StateError
 from ..pipes.chain import all_pipes, describe

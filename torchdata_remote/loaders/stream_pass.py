@@ -10,7 +10,7 @@ from typing import Any
 from ..core.iter_datapipe import Batcher, Filter, IterableWrapper, IterDataPipe, Mapper
 from ..errors import RemoteDataError, StateError
 from ..pipes.chain import all_pipes, name_of, sources_of
-from ..pipes.datapipe import DataPipe, check_first, end_pass, gives_urls, listed_pipes
+from ..pipes.datapipe import DataPipe, end_pass, gives_urls, listed_pipes
 from ..pipes.env import Env, Marks, Shared
 from ..pipes.passes import Pass
 from ..pipes.shares import Share, marks_from_json, marks_to_json
@@ -243,14 +243,10 @@ class EpochRun:
                 assert stream.pass_ is not None
                 stream.pass_.start()
             heapq.heapify(waiting)
-            is_first = True
             while waiting:
                 _, number, items, stream = waiting[0]
                 for item in items:
                     passed = stream.count()
-                    if is_first and stream.pass_ is not None:
-                        is_first = False
-                        check_first(chain.pipe, stream.pass_, item)
                     yield item
                     del item
                     if len(waiting) > 1:

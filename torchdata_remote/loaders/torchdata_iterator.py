@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..core.notices.progress_bar import waiting
-from ..core.processes.job_signals import end_by_kill, own_fork_server
-from ..core.processes.main_guard import is_forking, name_missing_guard, require_main_guard
-from ..core.processes.worker_errors import end_workers_of
+from ..core.progress import waiting
+from ..core.workers import (
+    end_by_kill,
+    end_workers_of,
+    starting_workers,
+)
 from ..core.world import World
 from .state.state_format import State, merge_states
 
@@ -50,17 +52,9 @@ def _end_workers_in(error: BaseException) -> None:
 def _started(loader: Any, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     if loader.num_workers == 0:
         return start()
-    is_importing = not is_forking(loader.multiprocessing_context)
-    if is_importing:
-        require_main_guard()
-    try:
-        starting = f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
-        with waiting(starting), own_fork_server(loader.multiprocessing_context):
-            return start()
-    except Exception as error:
-        if is_importing:
-            name_missing_guard(error)
-        raise
+    starting = f"starting {loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
+    with waiting(starting), starting_workers(loader.multiprocessing_context):
+        return start()
 
 
 Position = tuple[bool, Any]

@@ -15,9 +15,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from ..core.arguments import check
-from ..core.arguments.amounts import real, whole, whole_or_none
-from ..core.arguments.scalars import float_of
+from ..core import arguments as check
+from ..core.arguments import float_of, real, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.world import counted
 from ..errors import SampleError, StateError
@@ -27,7 +26,6 @@ from .datapipe import SourcePipe
 from .env import Env
 from .members import listed, member_missing, member_of, url_of_item
 from .passes import END, Pass, PipePass
-from .threaded import called
 
 T = TypeVar("T")
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
@@ -235,7 +233,7 @@ class Bucket(SourcePipe[list[T]]):
             value = member_of(item, self._member, of=f"bucket(length={self._member!r})")
         elif self._function is len and isinstance(item, Mapping):
             raise member_missing(item, "bucket: expected items that have a length", "length")
-        length = called(self._function, value)
+        length = self._function(value)
         is_any, number = self.boundaries is None and self.max_tokens is None, length
         try:
             if type(length) is not int and not (is_any and not isinstance(length, torch.Tensor | np.ndarray)):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.iter_datapipe import IterDataPipe
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole, whole_or_none
+from ..core import arguments as check
+from ..core.arguments import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.processes.worker_errors import keep_arguments_of
 from ..errors import SampleError, StateError
 from ..formats.sample import describe_item
 from .datapipe import SourcePipe, length_here
@@ -20,7 +19,6 @@ from .env import Env
 from .members import url_of_item
 from .passes import CountedPass, Pass
 from .slots import amount_at, is_endless, length_of, require_shares, share_at
-from .threaded import called
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -328,7 +326,7 @@ class _FlatMapPass(Pass[U]):
 
 
 def _outputs(function: Callable[[T], Iterable[U]], item: T) -> Iterator[U]:
-    outputs = called(function, item)
+    outputs = function(item)
     # A tensor without dimensions, and a class, have __iter__, too
     is_one = isinstance(outputs, (*_SINGLE, type)) or getattr(outputs, "ndim", None) == 0
     if is_one or not hasattr(outputs, "__iter__"):
@@ -337,16 +335,7 @@ def _outputs(function: Callable[[T], Iterable[U]], item: T) -> Iterator[U]:
             f"{describe_item(item)}. Return [value] for one item, and [] for none.",
             url=url_of_item(item),
         )
-    return _with_kept_arguments(outputs)
-
-
-def _with_kept_arguments(outputs: Iterable[U]) -> Iterator[U]:
-    """Yield them. An error of a generator function keeps its arguments on its way through torch's pipes."""
-    try:
-        yield from outputs
-    except Exception as error:
-        keep_arguments_of(error)
-        raise
+    return iter(outputs)
 
 
 def _skip(outputs: Iterator[Any], num_passed: int, item: object) -> None:

@@ -11,22 +11,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explain_init
-from ..core.frameworks.collating import check_item
+from ..core.arguments import explain_init, whole
+from ..core.functional_names import OWN
 from ..core.iter_datapipe import Batcher as TorchBatcher
 from ..core.iter_datapipe import Collator as TorchCollator
 from ..core.iter_datapipe import Filter as TorchFilter
 from ..core.iter_datapipe import IterableWrapper
 from ..core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ..core.iter_datapipe import Mapper as TorchMapper
-from ..core.processes.parent_watch import end_worker_with_trainer
-from ..core.processes.worker_start import SentToWorkers
-from ..core.shared_names import SHARED
-from ..core.stats.report import Stats, stats
+from ..core.processes import end_worker_with_trainer
+from ..core.recording import Stats, stats
+from ..core.workers import SentToWorkers
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.error_policy import Skipped
-from ..formats.sample import describe_item
 from .chain import all_pipes, describe, functional_name, sources_of
 from .env import Described, Env, Shared, latest_skipped
 from .other_pipes import pass_of_torch
@@ -129,8 +126,8 @@ class DataPipe(SentToWorkers, SentWithRanks, Described[T_co], IterDataPipe[T_co]
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Find a functional name that a pipe of another package has too: here it is this package's."""
-            own = SHARED.get(name) or _OF_TORCH.get(name)
+            """Find a functional name: also where a pipe of another package has it, it is this package's."""
+            own = OWN.get(name) or _OF_TORCH.get(name)
             if own is None:
                 return super().__getattr__(name)
             return functools.update_wrapper(functools.partial(own, self), own, assigned=("__doc__",))
@@ -201,16 +198,10 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
     require_readers(self)
     shared = Shared(all_pipes(self))
     with closing(self.open(Env(shared, epoch=(_next_epoch(self),)))) as items:
-        for first in items:
-            check_first(self, items, first)
-            yield first
-            del first  # or it would be kept
-            break
         yield from items
     end_pass(shared)
 
 
-_read.__name__ = "__iter__"  # by which a check of items knows the frames of pipes
 DataPipe.__iter__ = _read  # type: ignore[method-assign, assignment]  # after the class was made: torch would wrap it
 
 
@@ -222,37 +213,24 @@ class _OfTorch(DataPipe[Any]):
 class Mapper(_OfTorch, TorchMapper[Any]):
     """torch's ``map`` of a pipe of this package: it can be read any number of times at once, too."""
 
-    shown_as = "map"
-
 
 class Collator(Mapper, TorchCollator):
     """torch's ``collate`` of a pipe of this package."""
-
-    shown_as = "collate"
 
 
 class Filter(_OfTorch, TorchFilter[Any]):
     """torch's ``filter`` of a pipe of this package."""
 
-    shown_as = "filter"
     changes_count = True
 
 
 class Batcher(_OfTorch, TorchBatcher):
     """torch's ``batch`` of a pipe of this package."""
 
-    shown_as = "batch"
     changes_count = True
 
 
 _OF_TORCH = {"map": Mapper, "collate": Collator, "filter": Filter, "batch": Batcher}
-
-
-def check_first(pipe: TorchDataPipe[Any], pass_: Pass[Any], item: Any) -> None:
-    """Check the first item of a pass, which may go to torch's default ``collate_fn``."""
-    if isinstance(pipe, DataPipe):
-        where = getattr(pass_, "first_sample", None) or describe_item(item)
-        check_item(pipe, item, where=where, names=getattr(pipe, "names", ()))
 
 
 def end_pass(shared: Shared) -> None:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.iter_datapipe import IterableWrapper, IterDataPipe
-from ..core.object_version import split_version
-from ..core.urls import join_url, redact, split_url
+from ..core.urls import join_url, redact, split_url, split_version
 from ..fetch.listing.patterns import folders_of
 from ..formats.sample import URL, require_key
 from .chain import all_pipes, functional_name

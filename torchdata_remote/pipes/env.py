@@ -23,7 +23,7 @@ from .passes import ListPass, Pass
 from .shares import Path, Share, seeds_of
 
 if TYPE_CHECKING:
-    from ..core.frameworks.batch_rows import BatchRows
+    from ..core.batch_memory import BatchRows
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

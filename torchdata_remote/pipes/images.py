@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from ..core.arguments import check
-from ..core.arguments.amounts import real, seed_of, whole
-from ..core.arguments.check import marked, shown
-from ..core.frameworks.plain_tensors import new_tensor
+from ..core import arguments as check
+from ..core.arguments import marked, real, seed_of, shown, whole
+from ..core.batch_memory import new_tensor
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.stats.counters import DECODE
+from ..core.stats import DECODE
 from ..formats.crops import NUM_DRAWS, Box, Region, center_box, decode_region, random_box, resized_shape
 from ..formats.decoders import MAX_PIXELS, Pixels, decode_error
 from ..formats.error_policy import OnBadSample, raise_error

@@ -9,9 +9,8 @@ from enum import Enum
 from itertools import chain, islice, zip_longest
 from typing import Any, Literal
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.arguments.suggestions import did_you_mean
+from ..core import arguments as check
+from ..core.arguments import did_you_mean, explained
 from ..core.iter_datapipe import IterDataPipe as AnyPipe
 from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.shard_view import is_view, joined_url, split_joined_url

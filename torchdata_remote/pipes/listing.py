@@ -9,12 +9,11 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of
-from ..core.arguments.calls import explained_as
+from ..core import arguments as check
+from ..core.arguments import explained_as, seed_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import RetryPolicy, StorageOptions, policy_of
-from ..core.permutation import permutation
+from ..core.partition import permutation
 from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..errors import MissingKeyError, UrlError
 from ..fetch.listing.shard_set import options_beside

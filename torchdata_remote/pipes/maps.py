@@ -10,10 +10,10 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of
+from ..core import arguments as check
+from ..core.arguments import seed_of
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.stats.counters import DECODE
+from ..core.stats import DECODE
 from ..errors import LabelError, StorageError
 from ..formats.decoders import DEFAULT_DECODERS, Decoder, checked_decoders, decode_error, decoder_of, takes_files
 from ..formats.error_policy import OnBadSample, raise_error
@@ -268,9 +268,6 @@ class ToTuple(OneForOne[Items]):
 
 
 class _TuplePass(PipePass[Any]):
-    first_sample = ""
-    """The sample of the first tuple, for an error."""
-
     def items(self) -> Iterator[Any]:
         # In one call, where each sample has the first name of each choice
         firsts = [choice[0] for choice in self._pipe.choices]
@@ -280,8 +277,6 @@ class _TuplePass(PipePass[Any]):
                 item = take(sample) if type(sample) is dict else self._picked(sample)
             except KeyError:
                 item = self._picked(sample)
-            if not self.first_sample:
-                self.first_sample = describe(sample)
             yield item
 
     def _picked(self, sample: Any) -> tuple[Any, ...]:

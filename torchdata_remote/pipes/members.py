@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.suggestions import did_you_mean
+from ..core import arguments as check
+from ..core.arguments import did_you_mean
 from ..errors import MissingMemberError, SampleError
 from ..formats.sample import describe, describe_item, extensions, require_sample, sample_url
 

@@ -10,12 +10,10 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import real, seed_of, whole
-from ..core.arguments.calls import explained
-from ..core.arguments.suggestions import did_you_mean
+from ..core import arguments as check
+from ..core.arguments import did_you_mean, explained, real, seed_of, whole
 from ..core.iter_datapipe import IterDataPipe
-from ..core.permutation import uniforms
+from ..core.partition import uniforms
 from ..core.world import detect_world
 from ..errors import EmptyShareError
 from ..fetch.listing.source_argument import pipe_of

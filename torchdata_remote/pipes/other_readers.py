@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from ..core.arguments.amounts import whole
+from ..core.arguments import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import MIB, FetchOptions, RetryPolicy, policy_of
 from ..core.urls import object_path, redact, split_sample_range

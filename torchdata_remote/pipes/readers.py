@@ -8,12 +8,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
+from ..core import arguments as check
+from ..core.arguments import whole
 from ..core.iter_datapipe import Filter, IterDataPipe
 from ..core.options import FetchOptions, StorageOptions
-from ..core.stats.counters import FETCH, READ
-from ..core.stats.timing import timed, timed_runs
+from ..core.stats import FETCH, READ, timed, timed_runs
 from ..core.urls import redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps

@@ -6,10 +6,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import bool_of
+from ..core import arguments as check
+from ..core.arguments import bool_of, explained, seed_of, whole
 from ..core.options import MIB, StorageOptions
 from ..core.world import World
 from ..fetch.listing.source_argument import urls_of

@@ -10,9 +10,9 @@ from itertools import islice, repeat
 from math import inf
 from typing import Any, TypeVar
 
-from ..core.arguments.amounts import seed_of, whole, whole_or_none
+from ..core.arguments import seed_of, whole, whole_or_none
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
-from ..core.permutation import permutation
+from ..core.partition import permutation
 from ..formats.sample_size import sample_bytes
 from .chain import all_pipes
 from .env import Env

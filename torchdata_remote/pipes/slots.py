@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.iter_datapipe import Batcher, IterDataPipe, Mapper
 from ..core.world import counted
 from ..errors import EmptyShareError

@@ -10,9 +10,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.frameworks.loader_length import length_for_caller
-from ..core.frameworks.second_split import refuse_second_split
+from ..core import arguments as check
+from ..core.frameworks import length_for_caller, refuse_second_split
 from ..core.iter_datapipe import SHARDING_PRIORITIES, Batcher, Filter, IterDataPipe, functional_datapipe
 from ..core.partition import EqualizeMode, Piece, SamplePartition
 from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..core.frameworks.second_split import refuse_second_split
+from ..core.frameworks import refuse_second_split
 from ..core.world import World, described, detect_rank
 from ..errors import UnsplitError
 from .chain import all_pipes, sources_of

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import chain
 from typing import Any
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
 from ..core.shard_view import is_view

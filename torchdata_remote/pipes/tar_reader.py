@@ -12,8 +12,8 @@ from itertools import islice
 from operator import length_hint
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
+from ..core import arguments as check
+from ..core.arguments import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.shard_view import key_sum
 from ..core.urls import redact

@@ -11,13 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole_or_none
+from ..core import arguments as check
+from ..core.arguments import whole_or_none
 from ..core.iter_datapipe import IterDataPipe
-from ..core.processes.worker_errors import keep_arguments_of
-from ..core.stats.counters import DECODE
-from ..core.threads.pool import next_item
-from ..core.threads.shared_pool import shared_pools
+from ..core.stats import DECODE
+from ..core.threads import next_item, shared_pools
 from ..core.world import counted
 from ..errors import RemoteDataError, SampleError
 from ..formats.error_policy import OnBadSample, Skipped, raise_error
@@ -69,7 +67,7 @@ class _Call:
             return False
         answer: tuple[Any] | BaseException
         try:
-            answer = (called(self._function, item),)
+            answer = (self._function(item),)
         except BaseException as error:  # noqa: BLE001  # the consumer raises it, whatever it is
             answer = error
         # The consumer finds out whether it is the only one that refers to the item
@@ -83,15 +81,6 @@ class _Call:
         with contextlib.suppress(IndexError):
             self._item.pop()
             self.answer.put(error)
-
-
-def called(function: Callable[[Any], T], item: Any) -> T:
-    """Return what the function returns. Its error keeps its arguments on its way through torch's pipes."""
-    try:
-        return function(item)
-    except Exception as error:
-        keep_arguments_of(error)
-        raise
 
 
 def works_ahead() -> bool:
@@ -228,7 +217,7 @@ class _ThreadedPass(Pass[Any]):
         source, function = self.sources[0], self._function
         for item in source if self._prepared is None else map(self._prepared, source):
             try:
-                result = called(function, item)
+                result = function(item)
             except Exception as error:
                 if not self._pipe.skips(error, item, self._skipped):
                     raise

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.notices.progress_bar import Progress, hidden_unless
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.progress import Progress, hidden_unless
 from ..core.urls import RemoteUrl, join_url, redact, split_url
 from ..errors import ObjectExistsError
 from ..fetch.listing.patterns import literal_url

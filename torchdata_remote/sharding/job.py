@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.notices.progress_bar import Progress
+from ..core.arguments import is_pil_image
 from ..core.options import FetchOptions
-from ..core.permutation import permutation_array
-from ..core.pil_image import is_pil_image
+from ..core.partition import permutation_array
+from ..core.progress import Progress
 from ..core.urls import redact
 from ..errors import ManifestError, ShardWriteError, StorageError, TransientStorageError
 from ..fetch.sample_table import Int64s

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.amounts import seed_of, whole
-from ..core.arguments.calls import explained
-from ..core.notices.progress_bar import hidden_unless
+from ..core import arguments as check
+from ..core.arguments import explained, seed_of, whole
 from ..core.options import StorageOptions
-from ..core.processes.main_guard import require_main_guard
+from ..core.processes import require_main_guard
+from ..core.progress import hidden_unless
 from ..core.urls import split_url
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.labels import Labeller

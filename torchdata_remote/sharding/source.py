@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arguments import check
-from ..core.notices.progress_bar import Progress
+from ..core import arguments as check
 from ..core.options import FetchOptions, RetryPolicy, StorageOptions
+from ..core.progress import Progress
 from ..core.urls import join_url, redact, split_url
 from ..errors import ShardReadError, ShardWriteError
 from ..fetch.listing.patterns import literal_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.urls import RemoteUrl, object_path, redact
 from ..errors import BadMemberError, EmptyListingError, ShardReadError

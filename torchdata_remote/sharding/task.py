@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.arguments import is_pil_image
 from ..core.options import MIB, FetchOptions, StorageOptions
-from ..core.pil_image import is_pil_image
 from ..errors import RemoteDataError, ShardWriteError
 from ..fetch.sample_table import Int64s, Members
 from ..fetch.session import FetchSession

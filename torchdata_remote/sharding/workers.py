@@ -18,10 +18,8 @@ from itertools import islice
 from multiprocessing import forkserver
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ..core.processes.by_value import ByValuePickler
-from ..core.processes.main_guard import name_missing_guard
-from ..core.processes.parent_watch import wait_for_parent
-from ..core.threads.forks import ForkSafeThread
+from ..core.processes import ByValuePickler, wait_for_parent
+from ..core.threads import ForkSafeThread
 from ..errors import WorkerLostError
 
 T = TypeVar("T")
@@ -85,8 +83,6 @@ def run_tasks(tasks: Iterator[T], function: Callable[[T], U], workers: Workers) 
             error = CancelledError("the executor cancelled it") if future.cancelled() else future.exception()
             if error is not None:
                 if attempt == _ATTEMPTS or isinstance(error, _PICKLE_ERRORS):
-                    if isinstance(pool, _Pool):
-                        name_missing_guard(RuntimeError(f"a worker exited unexpectedly: {error}"))
                     raise _lost(attempt, error) from error
                 submit(task, attempt + 1)
                 continue

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..core.arguments.suggestions import did_you_mean
-from ..core.notices.slow_notice import host_of
+from ..core.arguments import did_you_mean
+from ..core.notices import host_of
 from ..core.urls import AZURE, GS, HTTP, S3, redact, redact_text
 from ..errors import (
     AccessDeniedError,

@@ -19,10 +19,9 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations import ftp
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ..core.notices.slow_notice import QUIET_S, Wait
-from ..core.object_version import same_etag
+from ..core.notices import QUIET_S, Wait
 from ..core.options import StorageOptions
-from ..core.urls import AZURE, GS, LOCAL, join_url
+from ..core.urls import AZURE, GS, LOCAL, join_url, same_etag
 from ..errors import ObjectNotFoundError, UrlError
 from .errors import (
     from_status,

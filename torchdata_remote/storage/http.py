@@ -14,8 +14,7 @@ from urllib.parse import urljoin
 
 import urllib3
 
-from ..core.signatures import hide_signatures_in_log
-from ..core.urls import redact
+from ..core.urls import hide_signatures_in_log, redact
 from ..errors import ContentEncodingError, RemoteDataError, StorageError
 from .errors import mark_host_known, to_package_error, unusable_response
 from .network import ServerPools

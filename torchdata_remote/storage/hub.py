@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
 from ..core.options import StorageOptions
-from ..core.threads.named_locks import NamedLocks
+from ..core.threads import NamedLocks
 from ..core.urls import join_url, redact_text
 from ..errors import (
     AccessDeniedError,

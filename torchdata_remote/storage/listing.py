@@ -20,11 +20,11 @@ from operator import lt
 from os.path import commonprefix
 from typing import Any
 
+from ..core.background import Mailbox, ReceiverGoneError
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.stats.counters import LIST
-from ..core.threads.pool import Pool, next_item
-from ..core.threads.worker import Mailbox, ReceiverGoneError
+from ..core.stats import LIST
+from ..core.threads import Pool, next_item
 from ..core.urls import RemoteUrl, join_url, redact, remote_urls, split_url
 from ..errors import StorageError
 from .protocol import EntryTable, Page, Store

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from ..core.notices.slow_notice import host_of, say
+from ..core.notices import host_of, say
 from ..core.options import RetryPolicy
 from ..core.retry import call_with_retries
 from ..errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.suggestions import did_you_mean
+from ..core import arguments as check
+from ..core.arguments import did_you_mean
 from ..core.options import FALLBACK_NAMES, StorageOptions
 from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, S3, WITHOUT_BUCKET, redact
 from ..errors import UrlError

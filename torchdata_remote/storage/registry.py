@@ -28,11 +28,21 @@ import warnings
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from ..core.bucket_names import split_access_point
-from ..core.chained_urls import without_target
 from ..core.options import FALLBACK_NAMES, Backend, RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
-from ..core.urls import AZURE, DATASETS, GS, HTTP, HUGGING_FACE, LOCAL, S3, join_url, redact, split_url
+from ..core.urls import (
+    AZURE,
+    DATASETS,
+    GS,
+    HTTP,
+    HUGGING_FACE,
+    LOCAL,
+    S3,
+    join_url,
+    redact,
+    split_access_point,
+    split_url,
+)
 from ..errors import RemoteDataError, StorageError, UrlError
 from . import request_counts
 from .errors import unusable_options
@@ -244,8 +254,6 @@ def _choose_obstore(scheme: str, bucket: str, backend: Backend, *, instead: str)
 
 
 def _by_fsspec(scheme: str, bucket: str, options: StorageOptions, connection: Connection) -> Store:
-    if mistake := without_target(scheme, options):
-        raise UrlError(f"{scheme}://{bucket}: {mistake}", url=f"{scheme}://{bucket}")
     try:
         if scheme in S3:
             from .s3fs_store import S3fsStore

@@ -22,10 +22,9 @@ from aiobotocore.session import AioSession
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 
-from ..core.notices.slow_notice import say
-from ..core.object_version import key_as_path, split_version
+from ..core.notices import say
 from ..core.options import StorageOptions
-from ..core.urls import redact
+from ..core.urls import key_as_path, redact, split_version
 from ..errors import (
     AccessDeniedError,
     ExpiredCredentialsError,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained
 from ..core.iter_datapipe import IterDataPipe
 from ..loaders import Resumable
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
-from ..core.arguments.scalars import float_of
+from ..core import arguments as check
+from ..core.arguments import explained, real, whole
 
 _LIMITS = ("stall_s", "trickle_s", "retry_after_s", "methods", "listings")
 
@@ -82,25 +80,16 @@ class Faults:
     listings: bool = False
 
     def __post_init__(self) -> None:
-        probabilities = {name: getattr(self, name) for name in fault_names()}
-        for name in [*probabilities, "stall_s", "trickle_s"]:
-            number = float_of(getattr(self, name))
-            if number is None:
-                raise check.marked(TypeError(f"{name} must be a number, got {check.shown(getattr(self, name))}."))
+        for name in (*FAULT_NAMES, "stall_s", "trickle_s"):
+            number = real(name, getattr(self, name), positive=name not in FAULT_NAMES)
             object.__setattr__(self, name, number)
         object.__setattr__(self, "retry_after_s", whole("retry_after_s", self.retry_after_s, at_least=0))
         object.__setattr__(self, "listings", check.flag("listings", self.listings))
-        probabilities = {name: getattr(self, name) for name in probabilities}
-        wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1}
-        if wrong:
-            raise ValueError(f"Faults: {wrong} are not probabilities: give numbers from 0 to 1.")
-        if sum(probabilities.values()) > 1 + 1e-9:  # the sum of 18 floats may exceed 1 by rounding
-            raise ValueError(
-                f"Faults: the sum of the probabilities is {sum(probabilities.values())}, but a response has one fault "
-                "at most: it must be 1 or less."
+        total = sum(getattr(self, name) for name in FAULT_NAMES)
+        if total > 1 + 1e-9:  # the sum of 18 floats may exceed 1 by rounding
+            raise check.marked(
+                ValueError(f"the sum of the probabilities is {total}, but a response has one fault at most: 1 or less.")
             )
-        if not (self.stall_s > 0 and self.trickle_s > 0):
-            raise ValueError(f"Faults: stall_s={self.stall_s} and trickle_s={self.trickle_s} must be above 0.")
 
     @classmethod
     def storm(cls, probability: float) -> Faults:
@@ -118,16 +107,12 @@ class Faults:
         >>> Faults(reset=0.5, stall=0.25).pick(0.6)
         'stall'
         """
-        for name in fault_names():
+        for name in FAULT_NAMES:
             number -= getattr(self, name)
             if number < 0:
                 return name
         return None
 
 
-_NAMES = tuple(field.name for field in fields(Faults) if field.name not in _LIMITS)
-
-
-def fault_names() -> tuple[str, ...]:
-    """Return the names of all faults, in the order of the fields of ``Faults``."""
-    return _NAMES
+FAULT_NAMES = tuple(field.name for field in fields(Faults) if field.name not in _LIMITS)
+"""The names of all faults, in the order of the fields of ``Faults``."""

@@ -5,41 +5,68 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
+import struct
 import threading
 import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
-from types import TracebackType
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import urlsplit
 
-from ..core.arguments import check
-from ..core.arguments.calls import explained
-from ..core.threads.forks import ForkSafeThread
-from ._breaking import BODILESS_FAULTS, RANGE_FAULTS
-from ._connection import Address, Connection, SeenRequest
-from ._dialects import is_listing, range_of
-from ._wire import Head, Wire
-from .faults import Faults, fault_names
+from ..core import arguments as check
+from ..core.arguments import explained
+from ..core.threads import ForkSafeThread
+from ._breaking import (
+    BODILESS_FAULTS,
+    RANGE_FAULTS,
+    STATUS,
+    WITHOUT_UPSTREAM,
+    Response,
+    break_response,
+    error_response,
+    is_listing,
+)
+from .faults import FAULT_NAMES, Faults
+
+Address = tuple[str, int]
 
 _BACKLOG = 1024
 _CONNECT_S = 1.5  # less than _CLOSE_S: closing does not interrupt it
 _CLOSE_S = 2.0
 _ACCEPT_AGAIN_S = 0.01
 _EARLIER = 32  # GETs that other_answer picks from
-
+_RANGES = ("range", "x-ms-range")  # Azure's clients may send it by a header of Azure
 
 _stores: weakref.WeakSet[FaultyStore] = weakref.WeakSet()
+
+
+@dataclass
+class SeenRequest:
+    """A request as received: path and query percent-encoded; ``fault`` is ``None`` if the response was intact."""
+
+    method: str
+    path: str
+    query: str
+    range: str | None
+    if_match: str | None
+    if_none_match: str | None
+    fault: str | None
 
 
 @explained
 class FaultyStore:
     """A reverse proxy for an HTTP or S3 server that breaks some responses on purpose.
 
-    Requests are forwarded byte for byte, with their ``Host``, so signatures stay valid. Connections on both sides are
-    kept open. A redirect to another ``http://`` host leads through a further port of the proxy, so responses of that
-    host are broken, too. The random choices follow ``seed`` in the order in which requests arrive.
+    Requests are forwarded with all their headers, ``Host`` included, so signatures stay valid. Connections of clients
+    are kept open, and responses are held in memory whole. A redirect to another ``http://`` host leads through a
+    further port of the proxy, so responses of that host are broken, too. The random choices follow ``seed`` in the
+    order in which requests arrive.
 
     Args:
         endpoint_url: ``http://`` address of the upstream server.
@@ -74,7 +101,7 @@ class FaultyStore:
         self._ports: dict[Address, int] = {}
         self._random = random.Random(seed)
         self._script: deque[str | None] = deque()
-        self._earlier: dict[tuple[Address, str, str | None], Head] = {}
+        self._earlier: dict[tuple[Address, str, str, str | None], bytes] = {}
         self._lock = threading.RLock()
         self._closing = threading.Event()  # noqa: TID251  # set by `close`, which is no finalizer
         self._sockets: set[socket.socket] = set()
@@ -87,9 +114,8 @@ class FaultyStore:
         Raises:
             ValueError: if a name is not a field of ``Faults``.
         """
-        unknown = {name for name in names if name is not None} - set(fault_names())
-        if unknown:
-            raise ValueError(f"FaultyStore.script: no faults {sorted(unknown)}; there are {', '.join(fault_names())}.")
+        if unknown := {name for name in names if name and name not in FAULT_NAMES}:
+            raise ValueError(f"FaultyStore.script: no faults {sorted(unknown)}; there are {', '.join(FAULT_NAMES)}.")
         with self._lock:
             self._script.extend(names)
 
@@ -109,16 +135,13 @@ class FaultyStore:
         self.endpoint_url = f"http://127.0.0.1:{self._port_of(self._upstream)}{self._path}"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def record_request(self, request: Head) -> tuple[SeenRequest, float]:
+    def record_request(self, method: str, target: str, headers: Any) -> tuple[SeenRequest, float]:
         """Record a request, and choose its fault and a number from [0, 1) for the position of the fault."""
-        method, (path, _, query) = request.first[0], request.first[1].partition("?")
-        wanted_range = range_of(request)
-        conditions = request.fields.get("if-match"), request.fields.get("if-none-match")
+        path, _, query = target.partition("?")
+        wanted_range = next((headers[name] for name in _RANGES if name in headers), None)
         with self._lock:
             fault, chance = None, 0.0
             if method in self.faults.methods and (self.faults.listings or not is_listing(path, query)):
@@ -126,6 +149,7 @@ class FaultyStore:
                 fault = self._script.popleft() if self._script else self.faults.pick(number)
             if (fault in RANGE_FAULTS and wanted_range is None) or (method == "HEAD" and fault not in BODILESS_FAULTS):
                 fault = None
+            conditions = headers.get("if-match"), headers.get("if-none-match")
             seen = SeenRequest(method, path, query, wanted_range, *conditions, fault)
             self.requests.append(seen)
         return seen, chance
@@ -136,40 +160,43 @@ class FaultyStore:
             if not self._closing.is_set():
                 self.counts[what] += 1
 
-    def remember(self, request: Head, address: Address) -> None:
-        """Store the head of a GET for ``other_answer``."""
+    def remember(self, address: Address, seen: SeenRequest, request: bytes) -> None:
+        """Store a GET for ``other_answer``."""
         with self._lock:
-            self._earlier[address, request.first[1], range_of(request)] = request
+            self._earlier[address, seen.path, seen.query, seen.range] = request
             if len(self._earlier) > _EARLIER:
                 del self._earlier[next(iter(self._earlier))]
 
-    def earlier(self, request: Head, address: Address, chance: float) -> Head | None:
+    def earlier(self, address: Address, seen: SeenRequest, chance: float) -> bytes | None:
         """Return an earlier GET of another path or range of a host."""
         with self._lock:
-            own = (address, request.first[1], range_of(request))
+            own = (address, seen.path, seen.query, seen.range)
             others = [other for key, other in self._earlier.items() if key[0] == address and key != own]
         return others[int(chance * len(others))] if others else None
 
-    def redirected(self, response: Head) -> Head:
-        """Return a redirect with an address of the proxy instead of that of its target."""
-        target = urlsplit(response.fields.get("location", ""))
-        if response.first[1][:1] != "3" or target.scheme != "http" or not target.hostname:
-            return response
-        port = self._port_of((target.hostname, target.port or 80))
-        return Head(response.edited({"Location": target._replace(netloc=f"127.0.0.1:{port}").geturl()}))
+    def fetch(self, address: Address, method: str, request: bytes) -> Response:
+        """Send a request to an upstream server; a redirect leads to this proxy, instead of its target.
 
-    def connect(self, address: Address) -> Wire:
-        """Open a connection to an upstream server."""
-        sock = socket.create_connection(address, timeout=_CONNECT_S)
-        sock.settimeout(None)
-        self._watch(sock)
-        return Wire(sock)
-
-    def disconnect(self, wire: Wire) -> None:
-        """Close a connection to the upstream server."""
-        wire.sock.close()
-        with self._lock:
-            self._sockets.discard(wire.sock)
+        Raises:
+            OSError, HTTPException: if the server cannot be reached, or does not respond.
+        """
+        with socket.create_connection(address, timeout=_CONNECT_S) as sock:
+            sock.settimeout(None)
+            self._watch(sock)
+            try:
+                with contextlib.suppress(ConnectionError):  # its response may contain the reason
+                    sock.sendall(request)
+                found = HTTPResponse(sock, method=method)
+                found.begin()
+                headers, body = found.getheaders(), found.read()
+            finally:
+                self._sockets.discard(sock)
+        for index, (name, value) in enumerate(headers):
+            target = urlsplit(value)
+            if name.lower() == "location" and found.status // 100 == 3 and target.scheme == "http" and target.hostname:
+                port = self._port_of((target.hostname, target.port or 80))
+                headers[index] = name, target._replace(netloc=f"127.0.0.1:{port}").geturl()
+        return Response(found.status, found.reason, headers, body)
 
     def _watch(self, sock: socket.socket) -> None:
         """Register a socket, so that ``close`` wakes the thread that waits for it."""
@@ -189,13 +216,14 @@ class FaultyStore:
             return self._ports[address]
 
     def _accept(self, listener: socket.socket, address: Address) -> None:
+        store: Any = self  # in place of a server
         while not self._closing.is_set():
             with contextlib.suppress(OSError, RuntimeError):
-                self._start(listener.accept()[0], lambda sock: Connection(self, Wire(sock), address).serve())
+                self._start(listener.accept()[0], lambda sock: _Handler(sock, address, store))
                 continue
             self._closing.wait(_ACCEPT_AGAIN_S)  # closing, or out of descriptors or threads
 
-    def _start(self, sock: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    def _start(self, sock: socket.socket, serve: Callable[[socket.socket], object]) -> None:
         """Serve a socket in a thread of its own until either ends."""
 
         def run() -> None:
@@ -214,7 +242,114 @@ class FaultyStore:
     def close_copies(self) -> None:
         """Close a forked child's copies of the sockets: FIN and RST are sent when the last copy is closed."""
         for sock in self._sockets:  # without the lock: a thread that does not exist in the child may hold it
-            sock.close()
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())  # files that were made of it keep a socket open
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves the requests of one client of a store, which the address responds to."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    client_address: Address
+    server: Any  # the store
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):  # of each method
+            return self._serve
+        raise AttributeError(name)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # http.server's name
+        """Say nothing."""
+
+    def _serve(self) -> None:
+        store: FaultyStore = self.server
+        seen, chance = store.record_request(self.command, self.path, self.headers)
+        body, fault = self._body(), seen.fault
+        if fault in WITHOUT_UPSTREAM or (fault == "changed" and seen.if_match):
+            store.count(fault)
+            if fault in STATUS:
+                self._respond(fault)
+            else:
+                self._end(fault)
+            return
+        if fault == "stall":
+            store.count(fault)
+            if self._is_closed_within(store.faults.stall_s):
+                return
+        try:
+            self._answer(store, seen, chance, body)
+        except (OSError, HTTPException):
+            store.count("bad_gateway")
+            self._respond("bad_gateway")
+            self.close_connection = True
+
+    def _answer(self, store: FaultyStore, seen: SeenRequest, chance: float, body: bytes) -> None:
+        fault = None if seen.fault == "stall" else seen.fault
+        request = self._request(body)
+        other = store.earlier(self.client_address, seen, chance) if fault == "other_answer" else None
+        if fault == "ignored_range":
+            other = self._request(body, without=_RANGES)
+        response = store.fetch(self.client_address, self.command, other or request)
+        if fault == "ignored_range" and response.status != 200:  # refused, because its range was signed
+            response = store.fetch(self.client_address, self.command, request)
+        broken = None
+        if fault is not None and (fault != "other_answer" or other is not None):
+            broken = break_response(fault, response, chance)
+        if broken is None:
+            if seen.fault != "stall":
+                seen.fault = None
+                store.count("well")
+            if self.command == "GET" and response.status in (200, 206):
+                store.remember(self.client_address, seen, request)
+            with contextlib.suppress(OSError):
+                self.connection.sendall(response.sent())
+            return
+        store.count(str(fault))
+        with contextlib.suppress(OSError):
+            self.connection.sendall(broken.at_once)
+            for byte in broken.by_the_byte:
+                if self._is_closed_within(store.faults.trickle_s):
+                    return
+                self.connection.sendall(bytes([byte]))
+        if broken.ends == "stall_in_body" and self._is_closed_within(store.faults.stall_s):
+            return
+        if broken.ends:
+            self._end(broken.ends)
+
+    def _request(self, body: bytes, without: tuple[str, ...] = ()) -> bytes:
+        lines = [f"{name}: {value}" for name, value in self.headers.items() if name.lower() not in without]
+        return "\r\n".join([self.requestline, *lines, "", ""]).encode("latin-1") + body
+
+    def _body(self) -> bytes:
+        """Read the body of a request, with the framing of its chunks."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body, size = b"", 1
+        while size:
+            line = self.rfile.readline()
+            size = int(line.partition(b";")[0], 16)
+            body += line + self.rfile.read(size) + self.rfile.readline()
+        return body
+
+    def _respond(self, fault: str) -> None:
+        retry_after_s, has_body = self.server.faults.retry_after_s, self.command != "HEAD"
+        self.connection.sendall(error_response(fault, self.headers, retry_after_s, has_body=has_body))
+
+    def _end(self, fault: str) -> None:
+        """Close the connection, by RST for some faults."""
+        self.close_connection = True
+        if fault in ("reset", "reset_in_body", "stall_in_body"):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.rfile.close()  # it keeps the socket open
+            self.connection.close()
+
+    def _is_closed_within(self, seconds: float) -> bool:
+        """Wait; return ``True`` as soon as either side closes the connection."""
+        ready, _, _ = select.select([self.connection], [], [], seconds)
+        is_closed = bool(ready) and not self.connection.recv(1, socket.MSG_PEEK)
+        self.close_connection |= is_closed
+        return is_closed
 
 
 def _after_fork() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained, whole
 from ..core.world import World
 from ..formats.sample import Sample
 from ..writing import ShardWriter

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from ..core.background import Worker
 from ..core.checksums import BlockSummer
-from ..core.threads.at_exit import close_at_exit
-from ..core.threads.worker import Worker
+from ..core.threads import close_at_exit
 from ..core.urls import redact
 from ..errors import ShardWriteError
 from ..formats.compression import open_compressor

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..core.arguments import check
+from ..core import arguments as check
 from ..core.options import RetryPolicy, StorageOptions
 from ..core.retry import call_with_retries
 from ..core.urls import RemoteUrl, join_url, redact, split_url

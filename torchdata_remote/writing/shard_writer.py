@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ..core.arguments import check
-from ..core.arguments.amounts import whole
-from ..core.arguments.calls import explained
+from ..core import arguments as check
+from ..core.arguments import explained, whole
 from ..core.options import MIB, StorageOptions
 from ..core.urls import redact
 from ..errors import ShardWriteError, StorageError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.internal.core.test_retry import Clock
-from torchdata_remote.core.concurrency_limit import ConcurrencyLimit
+from torchdata_remote.core.retry import ConcurrencyLimit
 
 
 class Permits(RuleBasedStateMachine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
+from torchdata_remote.core.threads import FinalizerLock
 
 
 def test_the_holder_settles_items_on_release() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchdata_remote.core import first_import
-from torchdata_remote.core.first_import import import_first
+from torchdata_remote.core import functional_names as first_import
+from torchdata_remote.core.functional_names import import_first
 
 DEADLINE_S = 60
 
@@ -23,7 +23,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / name / "__init__.py").touch()
     (tmp_path / name / "inner.py").write_text("value = 1\n")
     (tmp_path / name / "outer.py").write_text(
-        "from torchdata_remote.core.first_import import import_first\n"
+        "from torchdata_remote.core.functional_names import import_first\n"
         "value = import_first('.inner', __package__, after_torch=False).value\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchdata_remote.core import local_view as mapped
-from torchdata_remote.core.local_view import map_file
+from torchdata_remote.core import files as mapped
+from torchdata_remote.core.files import map_file
 
 SMALL, LARGE = 10, 20_000  # below and above the bound under test
 BOUND = 9_000  # neither a power of two nor a multiple of a page

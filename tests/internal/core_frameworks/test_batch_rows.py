@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchdata_remote.core.frameworks.batch_rows import BatchRows, Memory
-from torchdata_remote.core.frameworks.collating import LoaderCollate, collate_samples
+from torchdata_remote.core.batch_memory import BatchRows, Memory
+from torchdata_remote.core.collating import LoaderCollate, collate_samples
 
 DTYPES = [torch.uint8, torch.float32, torch.float16, torch.bfloat16]
 

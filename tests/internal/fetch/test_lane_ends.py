@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from torchdata_remote.core.options import FetchOptions, StorageOptions
-from torchdata_remote.core.threads.finalizer_lock import FinalizerLock
+from torchdata_remote.core.threads import FinalizerLock
 from torchdata_remote.fetch.engine import Download, Lane, Part
 from torchdata_remote.fetch.session import FetchSession, call
 

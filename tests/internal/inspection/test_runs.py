@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchdata_remote.core.stats.counters import StageStats
-from torchdata_remote.core.stats.report import Stats
+from torchdata_remote.core.recording import Stats
+from torchdata_remote.core.stats import StageStats
 from torchdata_remote.inspection.trace import verdict
 
 IDLE = StageStats()

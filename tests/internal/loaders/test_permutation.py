@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchdata_remote.core.permutation import permutation_array
+from torchdata_remote.core.partition import permutation_array
 
 
 def test_each_part_of_the_key_changes_the_permutation_array() -> None:

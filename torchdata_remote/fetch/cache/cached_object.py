@@ -7,9 +7,8 @@ import math
 import threading
 from typing import Any
 
-from ...core.notices.slow_notice import say
-from ...core.object_version import same_etag
-from ...core.urls import redact
+from ...core.notices import say
+from ...core.urls import redact, same_etag
 from ...storage import Answer, ConditionalStore, Store, single_chunk
 from .disk_cache import DiskCache
 from .files import CachedFile, CachedFileWriter, DamagedError

@@ -14,7 +14,7 @@ import zlib
 from array import array
 from collections.abc import Callable
 
-from ...core.local_view import map_file
+from ...core.files import map_file
 
 _BLOCK_BYTES = 4 << 20  # each has a checksum
 _END = struct.Struct("<II4s")  # length and CRC-32 of the text before it, mark

@@ -7,9 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from ...core.arguments.calls import explained
-from ...core.object_version import version_start
-from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
+from ...core.arguments import explained
+from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url, version_start
 from ...errors import UrlError
 from .source_argument import url_of
 

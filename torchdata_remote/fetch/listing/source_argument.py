@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...core.urls import redact, split_url
 from ...errors import EmptyListingError, UrlError
 

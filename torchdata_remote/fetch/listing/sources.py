@@ -8,12 +8,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
-from ...core.notices.progress_bar import counts_listing
-from ...core.object_version import split_version
 from ...core.options import RetryPolicy, StorageOptions
+from ...core.progress import counts_listing
 from ...core.retry import call_with_retries
 from ...core.shard_view import named_shard
-from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url
+from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url, split_version
 from ...errors import EmptyListingError, ShardReadError
 from ...formats.manifest import MANIFEST_NAME, load_manifest
 from ...formats.nested import is_archive_name, without_ending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...core.arguments.suggestions import did_you_mean
+from ...core.arguments import did_you_mean
 from ...core.urls import LOCAL, join_url, redact, split_url
 from ...storage import broken_link
 

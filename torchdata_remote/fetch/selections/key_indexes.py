@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
-from ...core.notices.slow_notice import say
+from ...core.notices import say
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.threads.ordered_map import ordered_map
+from ...core.threads import ordered_map
 from ...core.urls import RemoteUrl, redact
 from ...errors import ManifestError, ShardReadError
 from ...formats.error_policy import MemberErrorHandler, OnBadMember, Skipped, raise_error

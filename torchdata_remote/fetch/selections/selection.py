@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...core.options import RetryPolicy, StorageOptions
 from ...core.shard_view import ShardView, key_sums, view_url
-from ...core.threads.ordered_map import ordered_map
+from ...core.threads import ordered_map
 from ...core.urls import RemoteUrl, join_url, object_path, redact, split_url
 from ...errors import EmptyListingError, MissingKeyError, MissingMemberError, RemoteDataError
 from ...formats.key_index import KeyIndex

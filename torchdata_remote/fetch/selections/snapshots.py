@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ...core.arguments import check
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained
 from ...core.options import RetryPolicy, StorageOptions, policy_of
 from ...core.retry import call_with_retries
 from ...core.shard_view import split_view_url, view_url
-from ...core.threads.ordered_map import ordered_map
+from ...core.threads import ordered_map
 from ...core.urls import RemoteUrl, VirtualUrl, join_url, redact, split_url
 from ...errors import EmptyListingError, UrlError
 from ...formats.snapshot import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...errors import DecodeError
 from ..compression import CompressionLimits, decompressed_whole
 from ..images import IMAGE_FORMATS

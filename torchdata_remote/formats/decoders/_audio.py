@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arguments.amounts import whole_or_none
-from ...core.arguments.calls import explained
+from ...core.arguments import explained, whole_or_none
 from ._containers import Source, checked_section, open_container, require_size
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import io
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ...core.arguments import check
-from ...core.arguments.amounts import seconds
+from ...core import arguments as check
+from ...core.arguments import seconds
 from ..member_file import MemberFile
 
 _MAX_BYTES = 2 << 30  # of what one call decodes

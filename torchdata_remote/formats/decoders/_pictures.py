@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from ...core.arguments import check
-from ...core.arguments.amounts import whole_or_none
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained, whole_or_none
 from ..images import IMAGE_FORMATS
 from ._containers import import_av
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arguments.amounts import seconds, whole, whole_or_none
-from ...core.arguments.calls import explained
+from ...core.arguments import explained, seconds, whole, whole_or_none
 from ._containers import Source, checked_section, open_container, require_size
 from ._pictures import Orientation
 

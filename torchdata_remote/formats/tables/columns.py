@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...core.arguments import check
-from ...core.arguments.suggestions import did_you_mean
+from ...core import arguments as check
+from ...core.arguments import did_you_mean
 from ...errors import MissingMemberError, SampleError, ShardReadError
 from ..sample import KEY, URL
 

@@ -11,9 +11,8 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from ...core.object_version import bare_etag
 from ...core.options import StorageOptions
-from ...core.urls import LOCAL, WITHOUT_BUCKET, RemoteUrl, VirtualUrl, redact
+from ...core.urls import LOCAL, WITHOUT_BUCKET, RemoteUrl, VirtualUrl, bare_etag, redact
 from ...errors import RemoteDataError, StateError
 from ...storage import open_store
 

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
-from ...core.arguments.calls import explained
+from ...core.arguments import explained
 from ...errors import StateError
 from .chain_options import differing_options
 from .fingerprints import difference

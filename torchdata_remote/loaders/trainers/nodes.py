@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core.arguments.calls import explained
+from ...core.arguments import explained
 from ...core.iter_datapipe import IterDataPipe
 from ...errors import StateError
 from ..rank_exchange import require_same_pass

@@ -15,9 +15,8 @@ from typing import Any, TypeVar, cast
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.retry import call_with_retries
+from ...core.retry import ConcurrencyLimit, call_with_retries
 from ...core.urls import RemoteUrl
 from ...errors import ObjectExistsError, ObjectNotFoundError
 from ...fetch.ranges import ObjectReader

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
-from ...core.concurrency_limit import ConcurrencyLimit
 from ...core.options import RetryPolicy, StorageOptions
-from ...core.threads.named_locks import NamedLocks
+from ...core.retry import ConcurrencyLimit
+from ...core.threads import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
 from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
 from ...fetch.ranges import ObjectReader

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from starlette.requests import Request
 
 from ...core.options import StorageOptions
-from ...core.threads.named_locks import NamedLocks
-from ...core.threads.ordered_map import ordered_map
+from ...core.threads import NamedLocks, ordered_map
 from ...errors import UrlError
 from ...storage import LocalStore, open_store
 from ...storage.bucket_objects import bucket_objects, etag_of

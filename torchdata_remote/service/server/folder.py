@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import BinaryIO
 
-from ...core.early_writeback import EarlyWriteback, SharedSync
+from ...core.files import EarlyWriteback, SharedSync
 from ...core.options import StorageOptions
-from ...core.threads.named_locks import NamedLocks
+from ...core.threads import NamedLocks
 from ...core.urls import join_url
 from ...errors import ObjectChangedError, ServiceError, UrlError
 from ...storage import PARTIAL_SUFFIX, LocalStore, Page, symlink_error, translate_errors, version_of

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...core.early_writeback import EarlyWriteback, SharedSync
+from ...core.files import EarlyWriteback, SharedSync
 from ...errors import ObjectExistsError, StorageError
 from ...storage import PARTIAL_SUFFIX, is_internal_name
 from .jobs import os_errors

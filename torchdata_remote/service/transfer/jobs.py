@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core.arguments import check
-from ...core.concurrency_limit import ConcurrencyLimit
+from ...core import arguments as check
 from ...core.options import MIB, RetryPolicy, StorageOptions
-from ...core.retry import call_with_retries
-from ...core.threads.pool import Pool, next_item
+from ...core.retry import ConcurrencyLimit, call_with_retries
+from ...core.threads import Pool, next_item
 from ...core.urls import DATASETS, redact, split_url
 from ...errors import AccessDeniedError, ObjectNotFoundError, StorageError, TransientStorageError, UrlError
 from ...storage import Connection, open_store

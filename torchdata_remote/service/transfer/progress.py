@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...core.notices.progress_bar import Progress
+from ...core.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ...core.arguments import check
-from ...core.arguments.amounts import whole
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained, whole
 from ...core.options import RetryPolicy, policy_of
 from ...core.urls import RemoteUrl
 from ...errors import AccessDeniedError, EmptyListingError, RemoteDataError, StorageError

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...core.arguments import check
-from ...core.arguments.amounts import whole
-from ...core.arguments.calls import explained
+from ...core import arguments as check
+from ...core.arguments import explained, whole
 from ...core.options import RetryPolicy, policy_of
 from ...errors import EmptyListingError, ObjectChangedError, RemoteDataError, StorageError
 from ...fetch.listing.source_argument import url_of

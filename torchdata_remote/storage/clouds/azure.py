@@ -10,7 +10,7 @@ from typing import Any
 
 from obstore.store import AzureStore
 
-from ...core.arguments import check
+from ...core import arguments as check
 from ...core.options import StorageOptions
 from ...errors import AccessDeniedError, RemoteDataError, UrlError
 from ..network import obstore_client_options, server_address

@@ -16,12 +16,10 @@ from botocore.loaders import create_loader
 from botocore.session import Session
 from obstore.store import S3Store
 
-from ...core.arguments import check
-from ...core.arguments.suggestions import did_you_mean
-from ...core.bucket_names import is_name_of_s3
-from ...core.object_version import key_as_path, keys_as_paths, split_version
+from ...core import arguments as check
+from ...core.arguments import did_you_mean
 from ...core.options import FALLBACK_NAMES, StorageOptions
-from ...core.urls import redact_text
+from ...core.urls import key_as_path, keys_as_paths, redact_text, split_version
 from ...errors import AccessDeniedError, StorageError, TransientStorageError, UrlError
 from ..multipart import UPLOAD_PART_BYTES
 from ..network import (
@@ -277,7 +275,8 @@ class S3Bucket(CloudBucket):
     hides_uploads = False
 
     def __init__(self, url: str, name: str, options: StorageOptions, read_timeout_s: float) -> None:
-        if not is_name_of_s3(name):
+        # obstore requests another URL, or aborts, for a name that botocore refuses
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,255}", name) or not name.strip("."):
             raise UrlError(f"{url}: no name of a bucket: letters, digits, dots, hyphens and underscores.", url=url)
         self._options, self._read_timeout_s = options, read_timeout_s
         self._configure(url, name)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from ...core.early_writeback import EarlyWriteback
-from ...core.local_view import map_file
+from ...core.files import EarlyWriteback, map_file
 from ...errors import UrlError
 from ..errors import from_status, translate_errors
 from ..folder_walk import page_of_names

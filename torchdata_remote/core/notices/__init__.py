@@ -1,1 +1,0 @@
-"""Notices: what a user is told while something takes long."""

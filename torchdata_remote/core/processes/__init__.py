@@ -1,1 +1,0 @@
-"""Processes: who runs, how workers start, and that they end with the process that started them."""

@@ -1,1 +1,0 @@
-"""Statistics of the stages of a process: items, bytes, seconds, requests."""

@@ -1,1 +1,0 @@
-"""Threads that survive forks, finalizers and the interpreter's end."""
