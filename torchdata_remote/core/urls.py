@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import UrlError
 from .bucket_names import is_name_before_at, split_access_point, without_user_info
@@ -29,7 +29,7 @@ _USER_INFO = re.compile(r"://([^/]*)@")
 _USER_INFO_IN_TEXT = re.compile(r"://([^/\s\"'<>()]*)@")
 _HTTP_URL = re.compile(r"https?://", re.IGNORECASE)
 # Of a VirtualUrl: its beginning, and its end, which is left where a URL was rebuilt from a path or a base name
-_SAMPLES, _PUT_TOGETHER = r"samples \d+ to \d+", "(view|join) [0-9a-f]{16}"
+_SAMPLES, _PUT_TOGETHER = r"(samples|bytes) \d+ to \d+", "(view|join) [0-9a-f]{16}"
 _VIRTUAL = re.compile(rf"part of .*|.* \(({_SAMPLES}|({_SAMPLES} of )?{_PUT_TOGETHER})\)", re.DOTALL)
 HTTP = frozenset({"http", "https"})
 S3 = frozenset({"s3", "s3a"})
@@ -116,6 +116,7 @@ class VirtualUrl(RemoteUrl):
     """
 
     __slots__ = ("samples", "shards", "view")
+    unit = "samples"  # that a range counts
 
     shards: tuple[RemoteUrl, ...]
     view: ShardView | None
@@ -125,7 +126,7 @@ class VirtualUrl(RemoteUrl):
         cls, shards: tuple[RemoteUrl, ...], view: ShardView | None, samples: tuple[int, int] | None, *known: Any
     ) -> VirtualUrl:
         etag = known[1]
-        what = [] if samples is None else ["samples {} to {}".format(*samples)]
+        what = [] if samples is None else [f"{cls.unit} {samples[0]} to {samples[1]}"]
         if view is not None or len(shards) > 1:
             what.append(f"{'join' if view is None else 'view'} {etag}")
         self = super().__new__(cls, f"part of {shards[0]} ({' of '.join(what)})", *known)
@@ -133,7 +134,7 @@ class VirtualUrl(RemoteUrl):
         return self
 
     def __reduce__(self) -> Any:
-        return VirtualUrl, (self.shards, self.view, self.samples, *self._known())
+        return type(self), (self.shards, self.view, self.samples, *self._known())
 
     def part(self, first: int, last: int) -> RemoteUrl:
         if (first, last) == (0, self.num_samples):
@@ -146,6 +147,27 @@ class VirtualUrl(RemoteUrl):
         if self.view is None and len(self.shards) == 1:
             return self.shards[0]
         return self if self.samples is None else VirtualUrl(self.shards, self.view, None, *self._known())
+
+
+class LineRange(VirtualUrl):
+    """Complete lines of a text file: those in a range of its bytes, which ``samples`` has. ``line_reader`` reads them.
+
+    >>> LineRange.of(RemoteUrl("s3://texts/a.jsonl", size=1_000), 200, 500)
+    'part of s3://texts/a.jsonl (bytes 200 to 500)'
+    """
+
+    __slots__ = ()
+    unit = "bytes"
+
+    @classmethod
+    def of(cls, file: RemoteUrl, start: int, stop: int) -> LineRange:
+        """Return the URL of bytes ``start`` to ``stop`` (exclusive) of a file."""
+        made: Any = cls((file,), None, (start, stop), file.size, file.etag)
+        return cast("LineRange", made)
+
+    def whole(self) -> RemoteUrl:
+        """Return this URL: nothing else may read all of the file in its place."""
+        return self
 
 
 def remote_urls(
@@ -183,7 +205,9 @@ def split_sample_range(url: str) -> tuple[str, tuple[int, int] | None]:
 
 def _no_object(url: str) -> UrlError:
     shown = redact(url)
-    if isinstance(url, VirtualUrl):
+    if isinstance(url, LineRange):
+        what = "stands for some lines of a file, as list_line_ranges() yields them. Only line_reader() reads these."
+    elif isinstance(url, VirtualUrl):
         what = (
             "stands for some of its samples, as select(), a snapshot or sharding_filter_rank() yields them. Only "
             "async_prefetch() and shard_tar_reader() read these: pass whole shards to anything else."

@@ -19,7 +19,7 @@ from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..errors import MissingKeyError, UrlError
 from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import url_of
-from ..fetch.listing.sources import Tars, list_source
+from ..fetch.listing.sources import OfKind, list_source
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
 from ..fetch.selections.selection import (
@@ -130,12 +130,12 @@ class ListRemote(SourcePipe[RemoteUrl]):
         self.recursive = check.flag("recursive", recursive)
         self._storage_options = StorageOptions(storage_options)
         self._retry = policy_of(retry)
-        self._takes_tars = False
+        self._kind: Callable[[str], OfKind] | None = None
         self._split: Split | None = None
 
-    def take_tars(self) -> ListRemote:
-        """Of recipes: without a pattern, only tars of folders, of any compression. Returns this pipe."""
-        self._takes_tars = self.pattern is None
+    def take_kind(self, kind: Callable[[str], OfKind]) -> ListRemote:
+        """Of recipes: without a pattern, only objects of a kind in folders. Returns this pipe."""
+        self._kind = kind if self.pattern is None else None
         return self
 
     def warn_of_shared_keys(self, split: Split) -> None:
@@ -151,7 +151,7 @@ class ListRemote(SourcePipe[RemoteUrl]):
                 url = url_of(one, of="list_remote")
                 yield from list_source(
                     url,
-                    pattern=Tars(url) if self._takes_tars else self.pattern,
+                    pattern=self.pattern if self._kind is None else self._kind(url),
                     recursive=self.recursive,
                     on_skip=skipped.count_member,
                     on_page=on_page,
