@@ -194,9 +194,9 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
-        "LabelFromPath LineReader ListLineRanges ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select ShardTarReader "
-        "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple "
-        "WriteShards join mix show stream_files stream_lines stream_shards stream_tables"
+        "LabelFromPath LineReader ListLineRanges ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select "
+        "ShardTarReader ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take "
+        "ToTuple WriteShards join mix show stream_files stream_lines stream_shards stream_tables"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

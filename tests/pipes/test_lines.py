@@ -52,9 +52,9 @@ def test_each_line_comes_once_in_order_however_files_are_cut(texts: list[bytes],
 
 
 @settings(deadline=None)
-@given(text=TEXT, range_bytes=st.integers(1, 20), most=st.integers(1, 3), where=st.sampled_from(["", ".async_prefetch()"]))
+@given(text=TEXT, range_bytes=st.integers(1, 20), most=st.integers(1, 3), prefetches=st.booleans())
 def test_readers_have_all_lines_together_with_keys_of_their_own(
-    text: bytes, range_bytes: int, most: int, where: str
+    text: bytes, range_bytes: int, most: int, prefetches: bool
 ) -> None:
     url = f"{stored({'a.txt': text})}a.txt"
     urls = tdr.IterableWrapper([url]).list_remote().list_line_ranges(range_bytes=range_bytes).shuffle_shards(seed=1)
@@ -62,7 +62,7 @@ def test_readers_have_all_lines_together_with_keys_of_their_own(
     found = []
     for rank in range(world_size):
         share = urls.sharding_filter_rank(world=tdr.World(rank, world_size))
-        found += list((share.async_prefetch() if where else share).line_reader(interleave=2))
+        found += list((share.async_prefetch() if prefetches else share).line_reader(interleave=2))
     assert sorted(sample["txt"] for sample in found) == sorted(lines_in(text))
     assert len({sample["__key__"] for sample in found}) == len(found)
     assert {sample["__url__"] for sample in found} <= {url}
@@ -157,7 +157,7 @@ def test_damaged_files_are_errors_that_a_policy_may_skip(name: str, data: bytes,
 @pytest.mark.parametrize("reader", ["shard_tar_reader", "file_reader", "shard_zip_reader"])
 def test_other_readers_refuse_ranges_of_lines(reader: str) -> None:
     ranges = tdr.IterableWrapper([stored({"a.txt": b"a\nb\n"})]).list_remote().list_line_ranges(range_bytes=1)
-    with pytest.raises(RemoteDataError, match="stands for .*lines, which line_reader"):
+    with pytest.raises(RemoteDataError, match="stands for lines, which line_reader"):
         list(getattr(ranges.async_prefetch(), reader)())
 
 

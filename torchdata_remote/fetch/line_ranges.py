@@ -21,7 +21,7 @@ _READ_FROM_START = re.compile(r"(\.(gz|gzip|bz2|xz|zst)|\.[ct]sv)$", re.IGNORECA
 def list_ranges(
     urls: Iterable[str], range_bytes: int, max_line_bytes: int, options: StorageOptions, retry: RetryPolicy
 ) -> Generator[RemoteUrl, None, None]:
-    """Yield the URLs of files, and of ranges of lines of large ones, in their order. Several borders are sought at once.
+    """Yield the URLs of files, and of ranges of lines of large ones, in their order. Borders are sought concurrently.
 
     Args:
         urls: read only in the thread that iterates.
@@ -83,7 +83,7 @@ def _next_line(source: OneObject, cut: int, max_line_bytes: int) -> int:
 def line_too_long(url: str, byte: int, max_line_bytes: int) -> ShardReadError:
     """Return the error of a line that is longer than the limit."""
     return ShardReadError(
-        f"{url}: the line at byte {byte:,} is longer than max_line_bytes={max_line_bytes:,}. Pass a larger one, or read "
-        "the file by file_reader(), if it has no lines.",
+        f"{url}: the line at byte {byte:,} is longer than max_line_bytes={max_line_bytes:,}. Pass a larger one, or "
+        "read the file by file_reader(), if it has no lines.",
         url=url,
     )

@@ -40,7 +40,7 @@ _AT_ONCE = 1_000
 
 @functional_datapipe("list_line_ranges")
 class ListLineRanges(SourcePipe[RemoteUrl]):
-    """Cut large text files into ranges of complete lines (functional name: ``list_line_ranges``).
+    r"""Cut large text files into ranges of complete lines (functional name: ``list_line_ranges``).
 
     Ranges are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``line_reader``
     reads, in place of whole files. A request of 64 KiB finds the end of a line near each border, 16 at once. Files of
@@ -62,7 +62,7 @@ class ListLineRanges(SourcePipe[RemoteUrl]):
 
     Example:
         >>> import fsspec
-        >>> fsspec.filesystem("memory").pipe("/doc/x.txt", b"one\\ntwo\\nthree\\n")
+        >>> fsspec.filesystem("memory").pipe("/doc/x.txt", b"one\ntwo\nthree\n")
         >>> list(ListLineRanges(IterableWrapper(["memory://doc/x.txt"]), range_bytes=6))
         ['part of memory://doc/x.txt (bytes 0 to 8)', 'part of memory://doc/x.txt (bytes 8 to 14)']
     """
@@ -93,7 +93,7 @@ class ListLineRanges(SourcePipe[RemoteUrl]):
 
 @functional_datapipe("line_reader")
 class LineReader(ShardReader):
-    """Read the lines of text files as samples (functional name: ``line_reader``).
+    r"""Read the lines of text files as samples (functional name: ``line_reader``).
 
     A line of ``.jsonl`` or ``.ndjson`` is the member ``json``, that of another file is ``txt``, without its line feed;
     ``decode_sample`` makes values and ``str`` of them. Lines of JSON that are empty are left out. The rows of ``.csv``
@@ -123,7 +123,7 @@ class LineReader(ShardReader):
 
     Example:
         >>> import fsspec
-        >>> fsspec.filesystem("memory").pipe("/doc/y.jsonl", b'{"a": 1}\\n{"a": 2}\\n')
+        >>> fsspec.filesystem("memory").pipe("/doc/y.jsonl", b'{"a": 1}\n{"a": 2}\n')
         >>> for sample in LineReader(IterableWrapper(["memory://doc/y.jsonl"])).decode_sample():
         ...     print(sample["__key__"], sample["json"])
         doc/y/000000000000 {'a': 1}

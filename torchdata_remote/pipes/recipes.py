@@ -272,7 +272,7 @@ def stream_lines(
     cache_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IterDataPipe[Sample]:
-    """Stream the lines of text files: list ranges of lines, shuffle, split over ranks and workers, prefetch, read.
+    r"""Stream the lines of text files: list ranges of lines, shuffle, split over ranks and workers, prefetch, read.
 
     Large files of plain text are divided among readers; those that are compressed, and tables of text, are not. Fewer
     ranges and files than readers are an ``EmptyShareError``. The number of lines is not known before they are read, so

@@ -323,8 +323,8 @@ def refuse_part(url: VirtualUrl, reader: str) -> None:
             url=shown,
         )
     raise RemoteDataError(
-        f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for it, and "
-        f"{reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
+        f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for it, "
+        f"and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
         url=shown,
     )
 
