@@ -26,8 +26,7 @@ from ..formats.position import ReadPosition
 from ..formats.sample import KEY, URL, Sample
 from .datapipe import SourcePipe
 from .env import Env
-from .listing import ListedPass
-from .passes import Pass
+from .passes import ListedPass, Pass
 from .readers import OpenShard, ShardPass, ShardReader
 
 MAX_LINE_BYTES = 16 * MIB

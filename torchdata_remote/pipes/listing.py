@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
 from typing import Any, TypeVar
 
 from ..core.arguments import check
@@ -36,31 +35,12 @@ from .chain import all_pipes, name_of, splits_of
 from .datapipe import DataPipe, SourcePipe
 from .env import Env
 from .members import alternatives, listed
-from .passes import NumberedPass, Pass
+from .passes import ListedPass, Pass
 from .slots import require_end
 
 T = TypeVar("T")
 
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
-
-
-class ListedPass(NumberedPass[T]):
-    """URLs as a function yields them.
-
-    Args:
-        listed: called when the first one is asked for.
-        *sources: that it reads.
-    """
-
-    def __init__(self, listed: Callable[[], Iterator[T]], *sources: Pass[Any]) -> None:
-        super().__init__(*sources)
-        self._listed = listed
-
-    def items(self) -> Iterator[T]:
-        start = self._next
-        with closing(self._listed()) as urls:  # type: ignore[type-var]  # a generator
-            for self._next, url in enumerate(islice(urls, start, None), start + 1):
-                yield url
 
 
 @functional_datapipe("list_remote")
