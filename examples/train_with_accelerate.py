@@ -1,7 +1,9 @@
 """Train with Hugging Face Accelerate: stop in mid-epoch, resume with another number of processes.
 
-    accelerate launch --cpu --num_processes 2 examples/train_with_accelerate.py --url s3://bucket/train/ --stop-after 40
-    accelerate launch --cpu --num_processes 3 examples/train_with_accelerate.py --url s3://bucket/train/
+    torchrun --nproc-per-node 2 examples/train_with_accelerate.py --url s3://bucket/train/ --stop-after 40
+    torchrun --nproc-per-node 3 examples/train_with_accelerate.py --url s3://bucket/train/
+
+On GPUs ``accelerate launch --num_processes 2`` does the same; with ``--cpu`` it starts one process.
 
 ``--url`` has shards of images with a manifest (``index.json``) and classes in ``cls``, as ``torchdata-remote shard``
 writes them from a folder of images. The second command continues after the last batch of the first: each sample of each

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         IterableWrapper,
         IterDataPipe,
         LabelFromPath,
+        LineReader,
+        ListLineRanges,
         ListRemote,
         ListRowGroups,
         Mixed,
@@ -74,7 +76,9 @@ if TYPE_CHECKING:
         mix,
         show,
         stream_files,
+        stream_lines,
         stream_shards,
+        stream_tables,
     )
     from .service.transfer import TransferProgress, Transferred, pull, push
     from .sharding import index_shards, shard_dataset
@@ -94,6 +98,8 @@ __all__ = [
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
+    "LineReader",
+    "ListLineRanges",
     "ListRemote",
     "ListRowGroups",
     "MixPhase",
@@ -155,7 +161,9 @@ __all__ = [
     "stateful_loader",
     "stats",
     "stream_files",
+    "stream_lines",
     "stream_shards",
+    "stream_tables",
     "testing",
     "thread_loader",
     "to_node",
@@ -184,9 +192,9 @@ _HOMES = {
     ),
     ".pipes": (
         "AsyncPrefetch Bucket DecodeImage DecodeSample EqualizeRanks FileReader FlatMap IterDataPipe IterableWrapper "
-        "LabelFromPath ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select ShardTarReader "
-        "ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take ToTuple "
-        "WriteShards join mix show stream_files stream_shards"
+        "LabelFromPath LineReader ListLineRanges ListRemote ListRowGroups Mixed Pack ParallelMap RepeatEpochs Select "
+        "ShardTarReader ShardZipReader ShardingFilterRank ShuffleSamples ShuffleShards Skip Stop TableReader Take "
+        "ToTuple WriteShards join mix show stream_files stream_lines stream_shards stream_tables"
     ),
     ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",

@@ -111,7 +111,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_readme_is_short_names_the_commands_of_ci_and_has_no_broken_link() -> None:
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 120
     commands = [
         line for block in FENCE.finditer(README) if block["info"] == "bash" for line in block["body"].split("\n")
     ]

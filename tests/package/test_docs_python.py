@@ -7,7 +7,10 @@ holds what the blocks since the previous one print; ``...`` stands for any text.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,13 +47,16 @@ def test_python_blocks_of_a_page_run_and_print_the_shown_output(name: str, tmp_p
         assert re.fullmatch(as_pattern(shown), real.strip(), re.DOTALL), f"shown:\n{shown}\nprinted:\n{real}"
 
 
-def test_the_readmes_python_runs_as_it_stands(runner: PageRunner) -> None:
-    """Pasted into one interpreter, in order; its assertions hold and no warning is raised."""
-    done = runner.run(program_of((ROOT / "README.md").read_text())[0], folder=ROOT)
-    assert done.code == 0, done.errors
-    first, second = done.output.splitlines()
-    assert first == "8 torch.Size([8])"
-    assert second.startswith("['cat', 'dog'] [")
+def test_the_readmes_python_runs_as_it_stands(tmp_path: Path) -> None:
+    """Pasted into one program, in order, also with workers; it prints what is shown."""
+    program, outputs = program_of((ROOT / "README.md").read_text())
+    (tmp_path / "readme.py").write_text(program)
+    command = [sys.executable, "-W", "ignore::UserWarning:torchdata", "readme.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    for shown, real in zip(outputs, done.stdout.split(END_OF_BLOCK)[:-1], strict=True):
+        assert re.fullmatch(as_pattern(shown), real.strip(), re.DOTALL), f"shown:\n{shown}\nprinted:\n{real}"
 
 
 @pytest.mark.parametrize("generator", ["make_cli.py", "make_errors.py"])

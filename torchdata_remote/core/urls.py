@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import UrlError
 from .checksums import Checksums
@@ -53,7 +53,7 @@ _ACCESS_POINT = re.compile(
 _VERSION_MARK = "?versionId="
 _VERSION = re.compile(r"\?versionId=([A-Za-z0-9._~+=-]{0,1024})\Z")
 # Of a VirtualUrl: its beginning, and its end, which is left where a URL was rebuilt from a path or a base name
-_SAMPLES, _PUT_TOGETHER = r"samples \d+ to \d+", "(view|join) [0-9a-f]{16}"
+_SAMPLES, _PUT_TOGETHER = r"(samples|bytes) \d+ to \d+", "(view|join) [0-9a-f]{16}"
 _VIRTUAL = re.compile(rf"part of .*|.* \(({_SAMPLES}|({_SAMPLES} of )?{_PUT_TOGETHER})\)", re.DOTALL)
 
 _Url = TypeVar("_Url", bound="RemoteUrl")
@@ -132,6 +132,7 @@ class VirtualUrl(RemoteUrl):
     """
 
     __slots__ = ("samples", "shards", "view")
+    unit = "samples"  # that a range counts
 
     shards: tuple[RemoteUrl, ...]
     view: ShardView | None
@@ -141,7 +142,7 @@ class VirtualUrl(RemoteUrl):
         cls, shards: tuple[RemoteUrl, ...], view: ShardView | None, samples: tuple[int, int] | None, *known: Any
     ) -> VirtualUrl:
         etag = known[1]
-        what = [] if samples is None else ["samples {} to {}".format(*samples)]
+        what = [] if samples is None else [f"{cls.unit} {samples[0]} to {samples[1]}"]
         if view is not None or len(shards) > 1:
             what.append(f"{'join' if view is None else 'view'} {etag}")
         self = super().__new__(cls, f"part of {shards[0]} ({' of '.join(what)})", *known)
@@ -149,7 +150,7 @@ class VirtualUrl(RemoteUrl):
         return self
 
     def __reduce__(self) -> Any:
-        return VirtualUrl, (self.shards, self.view, self.samples, *self._known())
+        return type(self), (self.shards, self.view, self.samples, *self._known())
 
     def part(self, first: int, last: int) -> RemoteUrl:
         if (first, last) == (0, self.num_samples):
@@ -162,6 +163,27 @@ class VirtualUrl(RemoteUrl):
         if self.view is None and len(self.shards) == 1:
             return self.shards[0]
         return self if self.samples is None else VirtualUrl(self.shards, self.view, None, *self._known())
+
+
+class LineRange(VirtualUrl):
+    """Complete lines of a text file: those in a range of its bytes, which ``samples`` has. ``line_reader`` reads them.
+
+    >>> LineRange.of(RemoteUrl("s3://texts/a.jsonl", size=1_000), 200, 500)
+    'part of s3://texts/a.jsonl (bytes 200 to 500)'
+    """
+
+    __slots__ = ()
+    unit = "bytes"
+
+    @classmethod
+    def of(cls, file: RemoteUrl, start: int, stop: int) -> LineRange:
+        """Return the URL of bytes ``start`` to ``stop`` (exclusive) of a file."""
+        made: Any = cls((file,), None, (start, stop), file.size, file.etag)
+        return cast("LineRange", made)
+
+    def whole(self) -> RemoteUrl:
+        """Return this URL: nothing else may read all of the file in its place."""
+        return self
 
 
 def remote_urls(

@@ -81,7 +81,7 @@ class Download:
         self.lane, self.size, self.block_bytes = lane, size, block_bytes
         self.planned_bytes = self.first_byte = start - start % block_bytes
         self._stop = min(stop + -stop % block_bytes, sys.maxsize if size is None else size)
-        self.can_plan = start == 0 or size is None or start < size  # an empty object is asked for once
+        self.can_plan = size is None or start < self._stop or start == size == 0  # an empty object is asked for once
         self.closed = False
         self.parts: list[Part] = []
         self.error: BaseException | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..core.shard_view import split_view_url
-from ..core.urls import RemoteUrl, redact, split_sample_range
+from ..core.urls import LineRange, RemoteUrl, redact, split_sample_range
 from ..errors import StorageError
 from ..formats.nested import is_archive_name
 from .cache.cached_object import CachedObject
@@ -124,6 +124,9 @@ class ObjectStream(io.BufferedIOBase):
         if view is not None:
             self.selected = selected_in(whole, samples)
             start, stop = max(start, int(self.selected.starts[0])), int(self.selected.starts[-1])
+        elif isinstance(whole, LineRange):
+            (shard,), (first, stop) = whole.shards, samples or (0, None)
+            start = max(start, first)
         elif samples is not None:
             first, stop = wanted_bytes(whole, samples, lane.session.storage_options, lane.options.retry)
             start = max(start, first)

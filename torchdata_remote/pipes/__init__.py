@@ -7,12 +7,13 @@ from .datapipe import DataPipe
 from .env import Env
 from .images import DecodeImage
 from .join import join
+from .lines import LineReader, ListLineRanges
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .mix import Mixed, Stop, mix
 from .other_readers import FileReader, ShardZipReader, TableReader
 from .passes import Pass
-from .recipes import stream_files, stream_shards
+from .recipes import stream_files, stream_lines, stream_shards, stream_tables
 from .shuffle import ShuffleSamples
 from .split import EqualizeRanks, ShardingFilterRank
 from .streams import AsyncPrefetch
@@ -33,6 +34,8 @@ __all__ = [
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
+    "LineReader",
+    "ListLineRanges",
     "ListRemote",
     "ListRowGroups",
     "Mixed",
@@ -56,5 +59,7 @@ __all__ = [
     "mix",
     "show",
     "stream_files",
+    "stream_lines",
     "stream_shards",
+    "stream_tables",
 ]

@@ -20,6 +20,7 @@ from ..errors import EmptyListingError, JoinError
 from ..fetch.listing.patterns import expand_braces
 from ..fetch.listing.shard_set import base_name
 from ..fetch.listing.source_argument import urls_of
+from ..fetch.listing.sources import Tars
 from ..fetch.selections.joins import How, planned_views
 from ..fetch.selections.key_indexes import key_indexes
 from ..formats.error_policy import OnBadMember, OnBadShard, ShardErrorHandler, raise_error
@@ -143,7 +144,7 @@ def join(
     sources = {name: None if isinstance(one, AnyPipe) else urls_of(one, of="join") for name, one in given.items()}
     by_set, options = _options_of(storage_options, sources)
     listings: dict[str, IterDataPipe[str]] = {
-        name: given[name] if urls is None else listing_of(urls, pattern, by_set[name]).take_tars()
+        name: given[name] if urls is None else listing_of(urls, pattern, by_set[name]).take_kind(Tars)
         for name, urls in sources.items()
     }
     shards = _JoinShards(listings, selected, chosen_how, aligned, options, on_bad_member)

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
 from typing import Any, TypeVar
 
 from ..core import arguments as check
@@ -18,7 +17,7 @@ from ..core.urls import RemoteUrl, VirtualUrl, redact, split_sample_range
 from ..errors import MissingKeyError, UrlError
 from ..fetch.listing.shard_set import options_beside
 from ..fetch.listing.source_argument import url_of
-from ..fetch.listing.sources import Tars, list_source
+from ..fetch.listing.sources import OfKind, list_source
 from ..fetch.listing.url_table import StringColumn
 from ..fetch.selections.key_indexes import key_indexes
 from ..fetch.selections.selection import (
@@ -35,31 +34,12 @@ from .chain import all_pipes, name_of, splits_of
 from .datapipe import DataPipe, SourcePipe
 from .env import Env
 from .members import alternatives, listed
-from .passes import NumberedPass, Pass
+from .passes import ListedPass, Pass
 from .slots import require_end
 
 T = TypeVar("T")
 
 _EXAMPLE = "lambda sample: sample.members['jpg'] < 1 << 20"
-
-
-class ListedPass(NumberedPass[T]):
-    """URLs as a function yields them.
-
-    Args:
-        listed: called when the first one is asked for.
-        *sources: that it reads.
-    """
-
-    def __init__(self, listed: Callable[[], Iterator[T]], *sources: Pass[Any]) -> None:
-        super().__init__(*sources)
-        self._listed = listed
-
-    def items(self) -> Iterator[T]:
-        start = self._next
-        with closing(self._listed()) as urls:  # type: ignore[type-var]  # a generator
-            for self._next, url in enumerate(islice(urls, start, None), start + 1):
-                yield url
 
 
 @functional_datapipe("list_remote")
@@ -129,12 +109,12 @@ class ListRemote(SourcePipe[RemoteUrl]):
         self.recursive = check.flag("recursive", recursive)
         self._storage_options = StorageOptions(storage_options)
         self._retry = policy_of(retry)
-        self._takes_tars = False
+        self._kind: Callable[[str], OfKind] | None = None
         self._split: Split | None = None
 
-    def take_tars(self) -> ListRemote:
-        """Of recipes: without a pattern, only tars of folders, of any compression. Returns this pipe."""
-        self._takes_tars = self.pattern is None
+    def take_kind(self, kind: Callable[[str], OfKind]) -> ListRemote:
+        """Of recipes: without a pattern, only objects of a kind in folders. Returns this pipe."""
+        self._kind = kind if self.pattern is None else None
         return self
 
     def warn_of_shared_keys(self, split: Split) -> None:
@@ -150,7 +130,7 @@ class ListRemote(SourcePipe[RemoteUrl]):
                 url = url_of(one, of="list_remote")
                 yield from list_source(
                     url,
-                    pattern=Tars(url) if self._takes_tars else self.pattern,
+                    pattern=self.pattern if self._kind is None else self._kind(url),
                     recursive=self.recursive,
                     on_skip=skipped.count_member,
                     on_page=on_page,

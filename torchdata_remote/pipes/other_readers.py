@@ -11,7 +11,7 @@ from typing import Any
 from ..core.arguments import whole
 from ..core.iter_datapipe import IterDataPipe, functional_datapipe
 from ..core.options import MIB, FetchOptions, RetryPolicy, policy_of
-from ..core.urls import object_path, redact, split_sample_range
+from ..core.urls import VirtualUrl, object_path, redact
 from ..errors import RemoteDataError, SampleError
 from ..fetch.listing.source_argument import url_of
 from ..fetch.streams import numbered_urls, open_ahead, parts_of, whole_of
@@ -89,8 +89,8 @@ class _FilePass(PipePass[Sample]):
     def items(self) -> Iterator[Sample]:
         for url, stream in self.sources[0]:
             try:
-                whole, samples = split_sample_range(url)
-                refuse_part(whole, samples, "FileReader")
+                if isinstance(url, VirtualUrl):
+                    refuse_part(url, "FileReader")
                 key, extension = self._pipe.split(object_path(url))
                 if not key or not extension or extension in (KEY, URL):
                     fault = "no key" if not key else f"the extension {extension!r}" if extension else "no extension"

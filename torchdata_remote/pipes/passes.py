@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -131,3 +132,22 @@ class ListPass(NumberedPass[T_co]):
         for number in range(self._next, len(self._sequence)):
             self._next = number + 1
             yield self._sequence[number]
+
+
+class ListedPass(NumberedPass[T_co]):
+    """URLs as a function yields them.
+
+    Args:
+        listed: called when the first one is asked for.
+        *sources: that it reads.
+    """
+
+    def __init__(self, listed: Callable[[], Iterator[T_co]], *sources: Pass[Any]) -> None:
+        super().__init__(*sources)
+        self._listed = listed
+
+    def items(self) -> Iterator[T_co]:
+        start = self._next
+        with closing(self._listed()) as urls:  # type: ignore[type-var]  # a generator
+            for self._next, url in enumerate(islice(urls, start, None), start + 1):
+                yield url

@@ -13,7 +13,7 @@ from ..core.arguments import whole
 from ..core.iter_datapipe import Filter, IterDataPipe
 from ..core.options import FetchOptions, StorageOptions
 from ..core.stats import FETCH, READ, timed, timed_runs
-from ..core.urls import redact, split_sample_range
+from ..core.urls import LineRange, VirtualUrl, redact, split_sample_range
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
 from ..fetch.streams import stream_objects
@@ -220,9 +220,9 @@ class ShardPass(Pass[Sample]):
     def opened(self, url: str, stream: Any, place: Any) -> OpenShard:
         """Open a shard, at a place of a saved position or at its beginning."""
         num_samples: int | None = getattr(url, "num_samples", None)
-        url, samples = split_sample_range(url)
-        if not self.reads_parts:
-            refuse_part(url, samples, type(self.pipe).__name__)
+        if isinstance(url, LineRange) or (isinstance(url, VirtualUrl) and not self.reads_parts):
+            refuse_part(url, type(self.pipe).__name__)
+        url, _ = split_sample_range(url)
         start = Position(getattr(stream, "first_byte", 0)) if place is None else Position.from_json(place)
         tracked = ReadPosition(start)
         return OpenShard(number_of(stream), stream, self.samples_of(redact(url), stream, tracked, num_samples), tracked)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from ..core import arguments as check
 from ..core.arguments import bool_of, explained, seed_of, whole
-from ..core.options import MIB, StorageOptions
+from ..core.options import MIB, RetryPolicy, StorageOptions
 from ..core.world import World
 from ..fetch.listing.source_argument import urls_of
+from ..fetch.listing.sources import OfKind, Tars
 from ..formats.error_policy import OnBadMember, OnBadShard, raise_error
 from ..formats.sample import Sample
 from ..formats.split_name import SplitName, splitter
 from ..storage import check_options
-from .listing import ListRemote, Select, ShuffleShards
-from .other_readers import FileReader
+from .lines import MAX_LINE_BYTES, LineReader, ListLineRanges
+from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
+from .other_readers import FileReader, TableReader
 from .shuffle import ShuffleSamples
 from .split import ShardingFilterRank
 from .streams import AsyncPrefetch
@@ -25,6 +28,8 @@ from .typed import IterableWrapper, IterDataPipe
 
 Url = str | os.PathLike[str]
 
+_TABLES = partial(OfKind, names=r"\.(parquet|pq|arrow|feather)$", what="tables")
+_TEXTS = partial(OfKind, names=r"\.(txt|jsonl|ndjson|csv|tsv)(\.(gz|gzip|bz2|xz|zst))?$", what="files of text")
 _INTERLEAVE = 16  # shards of one class each then give 0.7 of a full shuffle's entropy, with samples of any size
 
 
@@ -99,7 +104,7 @@ def stream_shards(
     if options is not None and not isinstance(options, Mapping):
         advice = 'expected arguments of select, such as {"keys": "s3://b/train.parquet"}'
         raise check.marked(TypeError(f"select: {advice}, got {check.shown(options)}."))
-    urls: IterDataPipe[str] = listing_of(urls_of(url, of="stream_shards"), pattern, storage_options).take_tars()
+    urls: IterDataPipe[str] = listing_of(urls_of(url, of="stream_shards"), pattern, storage_options).take_kind(Tars)
     if options is not None:
         urls = Select(urls, **{"on_bad_member": on_bad_member, "storage_options": storage_options, **options})
     streams = AsyncPrefetch(
@@ -173,6 +178,157 @@ def stream_files(
     return FileReader(streams, split_name=split_name)
 
 
+@explained
+def stream_tables(
+    url: Url | Sequence[Url],
+    *,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    key: str | None = None,
+    optional: Collection[str] = (),
+    filter: Any = None,  # noqa: A002  # as pyarrow calls it
+    pattern: str | None = None,
+    shuffle: bool | Literal["shards"] = True,
+    seed: int | None = 0,
+    shuffle_buffer_size: int = 10_000,
+    shuffle_buffer_bytes: int = 64 * MIB,
+    world: World | None = None,
+    max_in_flight: int = 16,
+    interleave: int | None = None,
+    on_bad_shard: OnBadShard = raise_error,
+    retry: RetryPolicy | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> IterDataPipe[Sample]:
+    """Stream the rows of Parquet and Arrow files: list row groups, shuffle, split over ranks and workers, read.
+
+    Needs pyarrow: ``pip install 'torchdata_remote[tables]'``. What else is said of ``stream_shards`` holds here, with
+    row groups in place of shards.
+
+    Args:
+        url: source URL, or several, as of ``stream_shards``: ``hf://datasets/OWNER/NAME/data/train-*.parquet``.
+        columns: to read, or a mapping to their names in samples, as of ``table_reader``.
+        key: column that has the keys, as of ``table_reader``.
+        optional: columns that a file may lack, as of ``table_reader``.
+        filter: rows to yield, as of ``table_reader``; row groups without one are not fetched.
+        pattern: glob over base names. ``None`` selects files of a folder by the end of their names (``.parquet``,
+            ``.arrow``, ``.feather``), and all objects that ``url`` names itself.
+        shuffle: ``True`` shuffles row groups and rows; ``False`` keeps their order; ``"shards"`` shuffles row groups.
+        seed: of the order, which differs each epoch. ``None`` keeps the order of the listing, too.
+        shuffle_buffer_size: maximum number of samples in the buffer.
+        shuffle_buffer_bytes: bound on the bytes of these samples.
+        world: rank and worker of this reader; ``None`` asks torch.
+        max_in_flight: maximum number of concurrent requests per worker.
+        interleave: number of row groups that are read concurrently. ``None`` is 16 where samples are shuffled, else 1.
+        on_bad_shard: policy for a file or row group that cannot be read.
+        retry: policy for transient errors.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Returns:
+        A pipe of samples with one value for each column.
+
+    Example:
+        >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+        >>> with fsspec.open("memory://zoo-table/a.parquet", "wb") as file:
+        ...     pq.write_table(pa.table({"name": ["ape", "bee"], "legs": [2, 6]}), file, row_group_size=1)
+        >>> list(stream_tables("memory://zoo-table/", shuffle=False).to_tuple("name", "legs"))
+        [('ape', 2), ('bee', 6)]
+    """
+    order = Order(shuffle, seed, shuffle_buffer_size, shuffle_buffer_bytes, interleave)
+    urls = listing_of(urls_of(url, of="stream_tables"), pattern, storage_options, retry).take_kind(_TABLES)
+    of_store: dict[str, Any] = {"retry": retry, "storage_options": storage_options}
+    reader = TableReader(
+        order.share(ListRowGroups(urls, filter=filter, **of_store), world),
+        columns=columns,
+        key=key,
+        optional=optional,
+        filter=filter,
+        interleave=order.interleave,
+        max_in_flight=max_in_flight,
+        on_bad_shard=on_bad_shard,
+        **of_store,
+    )
+    return order.mixed(reader)
+
+
+@explained
+def stream_lines(
+    url: Url | Sequence[Url],
+    *,
+    member: str | None = None,
+    pattern: str | None = None,
+    range_bytes: int = 32 * MIB,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    shuffle: bool | Literal["shards"] = True,
+    seed: int | None = 0,
+    shuffle_buffer_size: int = 10_000,
+    shuffle_buffer_bytes: int = 64 * MIB,
+    world: World | None = None,
+    max_in_flight: int = 16,
+    interleave: int | None = None,
+    on_bad_shard: OnBadShard = raise_error,
+    retry: RetryPolicy | None = None,
+    cache_dir: str | None = None,
+    cache_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> IterDataPipe[Sample]:
+    r"""Stream the lines of text files: list ranges of lines, shuffle, split over ranks and workers, prefetch, read.
+
+    Large files of plain text are divided among readers; those that are compressed, and tables of text, are not. Fewer
+    ranges and files than readers are an ``EmptyShareError``. The number of lines is not known before they are read, so
+    there is no ``len``, and a loader says once that ranks may get different numbers of batches. What else is said of
+    ``stream_shards`` holds here, with ranges in place of shards.
+
+    Args:
+        url: source URL, or several, as of ``stream_shards``.
+        member: name of the member that has a line; ``None`` for ``json`` or ``txt``, as of ``line_reader``.
+        pattern: glob over base names. ``None`` selects files of a folder by the end of their names (``.txt``,
+            ``.jsonl``, ``.ndjson``, ``.csv``, ``.tsv``, compressed or not), and all objects that ``url`` names itself.
+        range_bytes: about the length of a range, as of ``list_line_ranges``.
+        max_line_bytes: a longer line is an error.
+        shuffle: ``True`` shuffles ranges and lines; ``False`` keeps their order; ``"shards"`` shuffles ranges only.
+        seed: of the order, which differs each epoch. ``None`` keeps the order of the listing, too.
+        shuffle_buffer_size: maximum number of samples in the buffer.
+        shuffle_buffer_bytes: bound on the bytes of these samples.
+        world: rank and worker of this reader; ``None`` asks torch.
+        max_in_flight: maximum number of concurrent requests per worker.
+        interleave: number of ranges that are read concurrently. ``None`` is 16 where samples are shuffled, else 1.
+        on_bad_shard: policy for a file that cannot be read.
+        retry: policy for transient errors.
+        cache_dir: local folder in which complete files are cached for later epochs; requires ``cache_bytes``. Files
+            that are divided are not.
+        cache_bytes: bound on the size of the cache, which all processes of the host share.
+        storage_options: for the store, in fsspec's vocabulary.
+
+    Returns:
+        A pipe of samples with a line as ``bytes``; continue with ``.decode_sample()``.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe("/poems/a.txt", b"roses are red\nviolets are blue\n")
+        >>> list(stream_lines("memory://poems/", shuffle=False).decode_sample().to_tuple("txt"))
+        [('roses are red',), ('violets are blue',)]
+    """
+    order = Order(shuffle, seed, shuffle_buffer_size, shuffle_buffer_bytes, interleave)
+    urls = listing_of(urls_of(url, of="stream_lines"), pattern, storage_options, retry).take_kind(_TEXTS)
+    limits = {"range_bytes": range_bytes, "max_line_bytes": max_line_bytes}
+    streams = AsyncPrefetch(
+        order.share(ListLineRanges(urls, **limits, retry=retry, storage_options=storage_options), world),
+        max_in_flight=max_in_flight,
+        interleave=order.interleave,
+        retry=retry,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
+        storage_options=storage_options,
+    )
+    reader = LineReader(
+        streams,
+        member=member,
+        interleave=order.interleave,
+        max_line_bytes=max_line_bytes,
+        on_bad_shard=on_bad_shard,
+    )
+    return order.mixed(reader)
+
+
 class Order:
     """The order of a recipe, by its arguments: what is shuffled, and how many shards are read in turn.
 
@@ -211,9 +367,11 @@ class Order:
         return ShuffleSamples(samples, buffer_size=self._size, max_buffer_bytes=self._bytes, seed=self._seed)
 
 
-def listing_of(sources: list[str], pattern: str | None, storage_options: Any) -> ListRemote:
+def listing_of(
+    sources: list[str], pattern: str | None, storage_options: Any, retry: RetryPolicy | None = None
+) -> ListRemote:
     """List URLs with these options, which are checked."""
     options = StorageOptions(storage_options)
     for source in sources:
         check_options(source, options)
-    return ListRemote(IterableWrapper(sources), pattern=pattern, storage_options=options)
+    return ListRemote(IterableWrapper(sources), pattern=pattern, retry=retry, storage_options=options)

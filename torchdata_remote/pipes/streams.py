@@ -11,8 +11,7 @@ from typing import Any
 from ..core import arguments as check
 from ..core.iter_datapipe import IterDataPipe, StreamWrapper, functional_datapipe
 from ..core.options import MIB, Backend, FetchOptions, RetryPolicy, StorageOptions, policy_of
-from ..core.shard_view import is_view
-from ..core.urls import redact
+from ..core.urls import LineRange, VirtualUrl, redact
 from ..errors import RemoteDataError, StateError
 from ..fetch.jumps import stream_by_jumps
 from ..fetch.listing.source_argument import url_of
@@ -304,30 +303,30 @@ def number_of(stream: Any) -> int | None:
     return number
 
 
-def refuse_part(url: str, samples: tuple[int, int] | None, reader: str) -> None:
-    """Refuse what a reader of whole objects cannot read.
+def refuse_part(url: VirtualUrl, reader: str) -> None:
+    """Refuse what a reader cannot read.
 
     Args:
-        url: of an object, or of a view of shards.
-        samples: the range of samples that is wanted of it; ``None`` for all.
+        url: of a view of shards, or of a part of one.
         reader: name of its class.
 
     Raises:
-        RemoteDataError: for a view, or a range of samples.
+        RemoteDataError: always.
     """
     shown = redact(url)
-    if is_view(url):
+    if isinstance(url, LineRange):
+        raise RemoteDataError(f"{shown} stands for lines, which line_reader() reads, and not {reader}.", url=shown)
+    if url.view is not None:
         raise RemoteDataError(
             f"{shown} stands for selected samples, and {reader} reads whole objects only. Read it by "
             "shard_tar_reader(), or leave out select() and join().",
             url=shown,
         )
-    if samples is not None:
-        raise RemoteDataError(
-            f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for "
-            f"it, and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
-            url=shown,
-        )
+    raise RemoteDataError(
+        f"{shown} was split by samples, because there are fewer objects than readers or equalize_ranks asks for it, "
+        f"and {reader} reads whole objects only. Use fewer readers, or shard_tar_reader().",
+        url=shown,
+    )
 
 
 def _in_state(pairs: Iterator[tuple[str, Any]], state: StreamsState) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from ..formats.split_name import SplitName
 from .batching import Bucket, Pack
 from .counts import FlatMap, RepeatEpochs, Skip, Take
 from .images import DecodeImage
+from .lines import LineReader, ListLineRanges
 from .listing import ListRemote, ListRowGroups, Select, ShuffleShards
 from .maps import DecodeSample, LabelFromPath, ParallelMap, ToTuple
 from .other_readers import FileReader, ShardZipReader, TableReader
@@ -414,6 +415,85 @@ class IterDataPipe(TorchNames[T_co]):
             >>> samples = IterableWrapper([{"__key__": "train/dog/7", "__url__": "s3://pets/train/dog/7.jpg", "jpg": b""}])
             >>> [sample["cls"] for sample in LabelFromPath(samples, classes=["cat", "dog"])]
             [1]
+        """
+
+    def line_reader(
+        self: IterDataPipe[str | tuple[str, Any]],
+        *,
+        member: str | None = None,
+        interleave: int = 1,
+        max_line_bytes: int = 16_777_216,
+        on_bad_shard: OnBadShard = raise_error,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> LineReader:
+        r"""Read the lines of text files as samples (functional name: ``line_reader``).
+
+        A line of ``.jsonl`` or ``.ndjson`` is the member ``json``, that of another file is ``txt``, without its line feed;
+        ``decode_sample`` makes values and ``str`` of them. Lines of JSON that are empty are left out. The rows of ``.csv``
+        and ``.tsv`` are samples with a ``str`` for each column, whose names are in the first row. Compression by gzip,
+        bzip2, xz and zstd is told by the end of the name.
+
+        Chain ``list_line_ranges`` before ``shuffle_shards`` and ``sharding_filter_rank``, so that large files are read by
+        several readers. Files that are compressed, or tables, are read from their beginning, also after a resume.
+        The number of lines is not known before they are read, so there is no ``len``.
+
+        Args:
+            member: name of the member that has a line, in place of ``json`` and ``txt``.
+            interleave: number of files or ranges that are read concurrently, one line of each in turn.
+            max_line_bytes: a longer line is an error, before memory is taken for it.
+            on_bad_shard: called with the ``ShardReadError`` of a file that cannot be read further; raises, or returns to
+                skip the rest of the file or range.
+            storage_options: for bare URLs, in fsspec's vocabulary.
+
+        Yields:
+            dict: ``"__key__"`` (str), the path of the file and the first byte of the line, or its number in files that are
+            read from their beginning; ``"__url__"`` (str), and the line as ``bytes``, or a ``str`` for each column.
+
+        Raises:
+            ShardReadError: for a line that is longer than ``max_line_bytes``, a file whose compression is damaged, or a row
+                that has more or fewer columns than the first one.
+
+        Example:
+            >>> import fsspec
+            >>> fsspec.filesystem("memory").pipe("/doc/y.jsonl", b'{"a": 1}\n{"a": 2}\n')
+            >>> for sample in LineReader(IterableWrapper(["memory://doc/y.jsonl"])).decode_sample():
+            ...     print(sample["__key__"], sample["json"])
+            doc/y/000000000000 {'a': 1}
+            doc/y/000000000009 {'a': 2}
+        """
+
+    def list_line_ranges(
+        self: IterDataPipe[str],
+        *,
+        range_bytes: int = 33_554_432,
+        max_line_bytes: int = 16_777_216,
+        retry: RetryPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ListLineRanges:
+        r"""Cut large text files into ranges of complete lines (functional name: ``list_line_ranges``).
+
+        Ranges are then the unit that ``shuffle_shards`` shuffles, ``sharding_filter_rank`` splits and ``line_reader``
+        reads, in place of whole files. A request of 64 KiB finds the end of a line near each border, 16 at once. Files of
+        at most ``range_bytes`` are not touched. Files whose names end in ``.gz``, ``.bz2``, ``.xz``, ``.zst``, ``.csv`` or
+        ``.tsv`` can only be read from their beginning, so each of them stays one.
+
+        Args:
+            range_bytes: about the length of a range.
+            max_line_bytes: a longer line is an error.
+            retry: policy for transient errors.
+            storage_options: for the store, in fsspec's vocabulary.
+
+        Yields:
+            RemoteUrl: ``part of s3://b/x.jsonl (bytes 0 to 33554432)``, with size and etag of the file; or its own URL.
+
+        Raises:
+            ShardReadError: if a line is longer than ``max_line_bytes``.
+
+        Example:
+            >>> import fsspec
+            >>> fsspec.filesystem("memory").pipe("/doc/x.txt", b"one\ntwo\nthree\n")
+            >>> list(ListLineRanges(IterableWrapper(["memory://doc/x.txt"]), range_bytes=6))
+            ['part of memory://doc/x.txt (bytes 0 to 8)', 'part of memory://doc/x.txt (bytes 8 to 14)']
         """
 
     def list_remote(

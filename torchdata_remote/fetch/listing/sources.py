@@ -29,16 +29,41 @@ _Prefix = tuple[str, bool, Callable[[str], object] | None]
 _LEFT_OUT = re.compile(r"\.(zip|tar\.(z|lz|lz4|lzma|lzo|br)|taz|tlz)$", re.IGNORECASE)
 
 
-class Tars:
-    """Chooses tars in any case and compression: a pattern of ``list_source`` for one listing.
+class OfKind:
+    """Chooses the objects of folders by their names: a pattern of ``list_source`` for one listing.
+
+    Args:
+        url: that is listed.
+        names: what the chosen names have, in any case.
+        what: they are, for errors.
+    """
+
+    advice = ""
+
+    def __init__(self, url: str, names: str, what: str) -> None:
+        self.shown, self.what, self._names = redact(url), what, re.compile(names, re.IGNORECASE)
+
+    def __call__(self, below: str) -> bool:
+        """Return whether an object of this path below the source is chosen."""
+        return self._names.search(below) is not None
+
+    def end(self) -> None:
+        """Called at the end of the listing."""
+
+
+class Tars(OfKind):
+    """Chooses tars in any case and compression.
 
     Args:
         url: that is listed.
         manifest: name of an object that is chosen, too.
     """
 
+    advice = " Tars are plain or gz, bz2, xz, zst. Zips are read by shard_zip_reader, loose files by stream_files."
+
     def __init__(self, url: str, manifest: str | None = None) -> None:
-        self._shown, self._manifest = redact(url), manifest
+        super().__init__(url, "", "tars")
+        self._manifest = manifest
         self._found: dict[str, str] = {}  # name without ending -> name
         self._left_out: dict[str, str] = {}  # ending -> the first name
 
@@ -55,16 +80,16 @@ class Tars:
         other = self._found.setdefault(without_ending(below), below)
         if other != below:
             raise ShardReadError(
-                f"{self._shown} has {other!r:.200} and {below!r:.200}, which differ by their ending only, so both may "
+                f"{self.shown} has {other!r:.200} and {below!r:.200}, which differ by their ending only, so both may "
                 "have the same samples. Remove one of them, or choose by pattern=, such as '*.tar' or '*.tar.gz'.",
-                url=self._shown,
+                url=self.shown,
             )
         return True
 
-    def warn_of_left_out(self) -> None:
+    def end(self) -> None:
         """Name an archive of each kind that is not read."""
         if self._left_out:
-            what = f"{self._shown} leaves out {', '.join(map(repr, self._left_out.values()))} and others of their kind"
+            what = f"{self.shown} leaves out {', '.join(map(repr, self._left_out.values()))} and others of their kind"
             warnings.warn(
                 f"{what}. Read zips by list_remote(pattern='*.zip').shard_zip_reader(), and compress tars by gzip or "
                 "zstd.",
@@ -92,7 +117,7 @@ def find_object(
 def list_source(
     url: str,
     *,
-    pattern: str | Tars | None,
+    pattern: str | OfKind | None,
     recursive: bool,
     options: StorageOptions,
     retry: RetryPolicy,
@@ -107,7 +132,7 @@ def list_source(
             Characters escaped by ``escape_url`` are literal, and so is all of a ``RemoteUrl``. One object is returned
             without a request, and so without size and etag.
         pattern: a glob that objects must match: by base name, or by the path below the source if it has a slash.
-            ``Tars`` applies to folders, not to objects that the source names itself.
+            ``OfKind`` applies to folders, not to objects that the source names itself.
         recursive: whether folders below a prefix are entered.
         options: for the store.
         retry: applied to each page of the listing.
@@ -118,8 +143,8 @@ def list_source(
     Raises:
         EmptyListingError: if there are none.
     """
-    in_folder = pattern if isinstance(pattern, Tars) or pattern is None else _matcher(pattern)
-    by_name = None if isinstance(pattern, Tars) else in_folder
+    in_folder = pattern if isinstance(pattern, OfKind) or pattern is None else _matcher(pattern)
+    by_name = None if isinstance(pattern, OfKind) else in_folder
     num_found = 0
     for source in expand_braces(url):
         to_list, num_before = _to_list(source, recursive, is_choice=source != url), num_found
@@ -147,8 +172,8 @@ def list_source(
                 yield one
     if not num_found:
         raise _empty(url, pattern, options, recursive=recursive)
-    if isinstance(pattern, Tars):
-        pattern.warn_of_left_out()
+    if isinstance(pattern, OfKind):
+        pattern.end()
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
@@ -218,16 +243,15 @@ def _chosen(
     return table.selected([path not in of_macos and (not chooses or chooses(path[above:])) for path in table.paths])
 
 
-def _empty(url: str, pattern: str | Tars | None, options: StorageOptions, *, recursive: bool) -> EmptyListingError:
+def _empty(url: str, pattern: str | OfKind | None, options: StorageOptions, *, recursive: bool) -> EmptyListingError:
     """Error of a listing without an object: it says what is there instead, by a few requests that are not repeated."""
-    shown, is_tars = redact(url), isinstance(pattern, Tars)
-    what = "" if pattern is None else " that are tars" if is_tars else f" that match {pattern=}"
+    shown, kind = redact(url), pattern if isinstance(pattern, OfKind) else None
+    what = "" if pattern is None else f" that match {pattern=}" if kind is None else f" that are {kind.what}"
     where = "." if recursive else ", with recursive=False."
     is_plain = glob_start(url) is None
     nearest = literal_url(url) if is_plain else folders_of(url)[1]
     text = f"{shown}: no objects found{what}{where}{about_missing(open_store(nearest, options)[0], nearest)}"
-    if is_tars:
-        text += " Tars are plain or gz, bz2, xz, zst. Zips are read by shard_zip_reader, loose files by stream_files."
+    text += "" if kind is None else kind.advice
     if not is_plain:
         text += " A * ? [ or { that is part of a name is escaped by tdr.escape_url()."
     return EmptyListingError(text, url=shown)

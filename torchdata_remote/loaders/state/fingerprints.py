@@ -79,7 +79,7 @@ def _name(url: Any) -> str:
     if isinstance(url, VirtualUrl):
         names = " joined with ".join(map(_name, url.shards if url.view is None else url.shards[:1]))
         names = names if url.view is None else f"selection of {names}"
-        return names if url.samples is None else "samples {} to {} of {}".format(*url.samples, names)
+        return names if url.samples is None else "{} {} to {} of {}".format(url.unit, *url.samples, names)
     shown = str(url)
     if not _REDACTED.isdisjoint(shown):
         shown = redact(shown)
