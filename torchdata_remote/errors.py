@@ -52,6 +52,7 @@ WORKER_REPORT = re.compile(
     rf"(?P<line>\S.*?))(?:{NOTE_OF_PIPE}.*)?\s*\Z",
     re.DOTALL,
 )
+_FRAME_OF_TORCH = re.compile(r'  File "[^"]*[/\\\\](?:torch|torchdata)[/\\\\][^\n]*\n(?:    [^\n]*\n)*')
 _QUERY = re.compile(r"(https?://[^\s'\"<>()?#]*)[?#](?:[^\s'\"<>()]*[^\s'\"<>().,:;])?", re.IGNORECASE)
 
 
@@ -66,7 +67,7 @@ class RemoteDataError(Exception):
     def __init__(self, message: str, *, url: str | None = None) -> None:
         if (report := WORKER_REPORT.match(str(message))) is not None:
             message = report["line"].partition(": ")[2]
-            self.__cause__ = RuntimeError(f"in a worker:\n\n{report['traceback']}")
+            self.__cause__ = RuntimeError(f"in a worker:\n\n{_FRAME_OF_TORCH.sub('', report['traceback'])}")
         super().__init__(_QUERY.sub(r"\1", str(message)))
         self.url = None if url is None else _QUERY.sub(r"\1", url)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import multiprocessing
@@ -30,16 +31,39 @@ _watching: int | None = None
 
 
 def require_main_guard() -> None:
-    """Refuse to start processes in one that imports the script of its parent, and executes what started it again.
+    """Refuse to start processes at a line that each of them would execute again, because it imports the script.
 
     Raises:
-        WorkerStartError: says where to put the call.
+        WorkerStartError: says where to put the line.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise WorkerStartError(
-            "A worker process was asked to start worker processes, while it imported the script of its parent. Put "
-            'what starts them into a function, and call it below `if __name__ == "__main__":`.'
-        )
+        # Its parent raises an error; the tracebacks of all workers would hide it
+        sys.stderr.write("A worker process imports the script of its parent, which starts worker processes there.\n")
+        sys.stderr.flush()
+        os._exit(1)
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        is_script = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+        if is_script and not _is_guarded(frame.f_code.co_filename, frame.f_lineno):
+            raise WorkerStartError(
+                f"{frame.f_code.co_filename}, line {frame.f_lineno}: worker processes would be started outside of "
+                '`if __name__ == "__main__":`. Each of them imports the script, and would execute it again. Put this '
+                'line into a function, and call it at the end of the script: `if __name__ == "__main__": main()`. '
+                "num_workers=0 and thread_loader need no processes."
+            )
+
+
+def _is_guarded(script: str, line: int) -> bool:
+    """Whether a line is below a condition of ``__name__``; also if there is no file, as in a notebook."""
+    try:
+        body = ast.parse(Path(script).read_bytes()).body
+    except (OSError, ValueError, SyntaxError):
+        return True
+    return any(
+        isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) and one.lineno <= line <= (one.end_lineno or 0)
+        for one in body
+    )
 
 
 def forks_by_default() -> bool:

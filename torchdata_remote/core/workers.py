@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 
 from ..errors import RemoteDataError, StateError, WorkerStartError
 from .iter_datapipe import IterDataPipe
-from .processes import ByValuePickler, end_worker_with_trainer
+from .processes import ByValuePickler, end_worker_with_trainer, require_main_guard
 from .progress import first_awaited
+from .tracebacks import brief
 
 T = TypeVar("T")
 
@@ -164,6 +165,8 @@ def starting_workers(context: Any) -> Iterator[None]:
         WorkerStartError: if a worker ended while it started, as without a main guard.
     """
     method = _method(context)
+    if method != "fork":
+        require_main_guard()
     try:
         with contextlib.nullcontext() if not hasattr(signal, "pthread_sigmask") else _shielded(method):
             yield
@@ -294,7 +297,10 @@ def unbroken(items: Iterator[T]) -> Iterator[T]:
 
     def followed() -> Generator[T, None, None]:
         nonlocal is_complete
-        yield from items
+        try:
+            yield from items
+        except Exception as error:  # noqa: BLE001  # raised again
+            raise brief(error)  # noqa: B904  # the same error
         is_complete = True
 
     def require_complete() -> None:

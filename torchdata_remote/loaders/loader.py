@@ -21,8 +21,9 @@ from ..core.frameworks import LIGHTNING_LINE, missing_line, warn_of_missing_line
 from ..core.processes import num_processors_of_rank
 from ..core.progress import waiting
 from ..core.rank_exchange import in_group, made_by_each
+from ..core.tracebacks import brief
 from ..core.workers import ended_on_error, start_fork_server, unbroken
-from ..errors import StateError
+from ..errors import RemoteDataError, StateError
 from .batch_thread import BatchesAhead, BatchThread
 from .device_copies import BatchCopies, device_of
 from .loader_options import BatchOptions, torchdata_options, without_warning_of_vitals
@@ -227,8 +228,10 @@ class StatefulLoader(Accelerated, StatefulDataLoader[Any]):  # type: ignore[misc
             with dataset.listing_made(epoch, self.num_workers):  # workers have taken it when the block ends
                 lengths = dataset.lengths_of_pass(self.num_workers)
                 batches = self._started()
-        except BaseException:
+        except BaseException as error:
             self._iterator = None  # workers have ended, with their positions
+            if isinstance(error, RemoteDataError):
+                raise brief(error)  # noqa: B904  # the same error
             raise
         capture = None if self.num_workers > 0 else dataset.captures_of_pass()
         if self.num_workers > 0:

@@ -21,6 +21,7 @@ from ..core.iter_datapipe import IterDataPipe as TorchDataPipe
 from ..core.iter_datapipe import Mapper as TorchMapper
 from ..core.processes import end_worker_with_trainer
 from ..core.recording import Stats, stats
+from ..core.tracebacks import brief
 from ..core.workers import SentToWorkers
 from ..fetch.listing.source_argument import pipe_of
 from ..formats.error_policy import Skipped
@@ -197,8 +198,11 @@ def _read(self: DataPipe[T_co]) -> Iterator[T_co]:
     end_worker_with_trainer()
     require_readers(self)
     shared = Shared(all_pipes(self))
-    with closing(self.open(Env(shared, epoch=(_next_epoch(self),)))) as items:
-        yield from items
+    try:
+        with closing(self.open(Env(shared, epoch=(_next_epoch(self),)))) as items:
+            yield from items
+    except Exception as error:  # noqa: BLE001  # raised again
+        raise brief(error)  # noqa: B904  # the same error
     end_pass(shared)
 
 
