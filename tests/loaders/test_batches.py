@@ -112,14 +112,6 @@ def test_the_state_stays_when_the_iterator_is_dropped(folder: str, num_workers: 
 
 
 @pytest.mark.parametrize("num_workers", HOW)
-def test_two_passes_can_be_read_at_once_each_of_an_epoch_of_its_own(folder: str, num_workers: int) -> None:
-    loader, whole = loader_of(folder, num_workers), loader_of(folder, num_workers)
-    pairs = list(zip(loader, loader, strict=True))
-    assert [[first for first, _ in pairs], [second for _, second in pairs]] == [list(whole), list(whole)]
-    assert loader.state_dict()["epoch"] == 2
-
-
-@pytest.mark.parametrize("num_workers", HOW)
 def test_a_pass_goes_on_while_another_one_is_looked_at_or_an_epoch_is_set(folder: str, num_workers: int) -> None:
     loader, whole = loader_of(folder, num_workers), loader_of(folder, num_workers)
     batches = iter(loader)
@@ -189,13 +181,6 @@ def test_the_batches_left_are_counted_after_a_resume(
         return
     again.load_state_dict(loader.state_dict())
     assert again.num_batches_left() == len(loader) - len(taken) == len(list(again))
-
-
-def test_streams_that_have_ended_have_nothing_left(folder: str) -> None:
-    loader = tdr.stateful_loader(equal_chain(folder, tdr.World(), "drop"), batch_size=4, num_streams=4)
-    streams = [[0, "ended"], [1, None], [2, "ended"], [3, {"passed": 4, "at": {}, "marks": []}]]
-    loader.load_state_dict(edited(loader.state_dict(), streams=streams))
-    assert (len(loader), loader.num_batches_left()) == (6, 2)
 
 
 def test_the_length_without_counted_samples_is_a_type_error(folder: str) -> None:

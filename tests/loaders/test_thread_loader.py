@@ -86,20 +86,6 @@ def test_exactly_so_many_batches_are_made_ahead(prefetch_batches: int) -> None:
     await_end()
 
 
-def test_nothing_is_read_before_the_first_batch_is_asked_for() -> None:
-    made: list[int] = []
-    batches = iter(loader_of(8, made.append))
-    assert not batch_threads()
-    assert made == []
-    assert next(batches) == [0, 1, 2, 3]
-
-
-def test_a_chain_without_items_gives_no_batch_and_the_next_epoch() -> None:
-    loader = loader_of(0)
-    assert list(loader) == []
-    assert loader.state_dict()["epoch"] == 1
-
-
 def test_an_error_is_raised_in_its_place_with_the_traceback_of_the_function() -> None:
     """After the batches before it; the state has the rule of ``stateful_loader``."""
 
@@ -207,18 +193,6 @@ def test_a_forked_child_is_told_to_begin_a_pass_of_its_own() -> None:
     assert "begun in another process" in answer
     assert answer.endswith(" / 3")
     assert len(list(batches)) == 2
-
-
-def test_set_epoch_between_iter_and_the_first_batch_keeps_the_pass() -> None:
-    """As trainers call it; at the pass's end the state is the start of the next epoch."""
-    for loader in (loader_of(12), tdr.stateful_loader(Numbers(12), batch_size=4, collate_fn=list)):
-        batches = iter(loader)
-        loader.set_epoch(0)
-        assert loader.state_dict()["epoch"] == 0
-        assert next(batches) == [0, 1, 2, 3]
-        assert loader.state_dict()["streams"][0][1]["passed"] == 4
-        assert len(list(batches)) == 2
-        assert loader.state_dict()["epoch"] == 1
 
 
 def test_threads_are_as_many_as_the_processors_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:

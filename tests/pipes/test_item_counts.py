@@ -53,11 +53,6 @@ def test_all_ranks_together_take_or_skip_the_number(number: int, ranks: int, wor
     assert sorted(chain.from_iterable([*taken, *skipped])) == list(range(100))
 
 
-def test_shares_of_a_number_are_spread_over_the_ranks() -> None:
-    shares = [IterableWrapper(range(99)).sharding_filter_rank(world=World(rank, 4)).take(10) for rank in range(4)]
-    assert [len(list(share)) for share in shares] == [2, 3, 2, 3]
-
-
 def test_before_a_split_or_without_one_each_process_takes_the_same() -> None:
     urls = IterableWrapper([f"memory://taken/{number}.tar" for number in range(9)])
     for pipe, expected in ((urls.take(4), ["02", "13"]), (urls.skip(5), ["57", "68"])):
@@ -75,16 +70,6 @@ def test_nothing_is_read_after_the_last_item() -> None:
     counted = Counted()
     assert list(Take(IterableWrapper(range(9)).map(counted), 3)) == counted.taken == [0, 1, 2]
     assert list(IterableWrapper(range(3)).skip(10**30)) == []
-
-
-def test_streams_take_the_same_items_in_each_world() -> None:
-    def taken(num_slots: int) -> list[int]:
-        worlds = (World(slot, num_slots) for slot in range(num_slots))
-        parts = (Resumable(shuffled(12, world).take(8).skip(2), num_streams=4) for world in worlds)
-        return sorted(chain.from_iterable(parts))
-
-    assert taken(1) == taken(2) == taken(4)
-    assert len(taken(1)) == 6
 
 
 def test_streams_of_an_endless_source_have_a_length_where_their_numbers_divide() -> None:

@@ -125,20 +125,6 @@ def test_a_number_is_exact_over_all_ranks(num_items: int, num_slots: int) -> Non
     assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("num_streams", [1, 3])
-def test_streams_share_the_number(num_streams: int) -> None:
-    data = Resumable(mixture(BEFORE, 100), num_streams=num_streams)
-    assert (len(data), len(list(data))) == (100, 100)
-
-
-def test_a_source_that_comes_again_has_another_order_in_each_pass_of_each_epoch() -> None:
-    pipe = mix({"a": (source("a", size=10), 1)}, stop=50)
-    epochs = [list(pipe) for _ in range(3)]
-    passes = [tuple(epoch[start : start + 10]) for epoch in epochs for start in range(0, 50, 10)]
-    assert all(sorted(one) == sorted(passes[0]) for one in passes)
-    assert len(set(passes)) == 15
-
-
 def test_an_empty_source_ends_a_mixture_or_takes_no_part() -> None:
     pipes = {"full": (source("a", size=5), 1.0), "empty": (source("b", size=0), 99.0)}
     assert len(list(mix(pipes, seed=1, stop="first_exhausted"))) < 5
@@ -336,13 +322,6 @@ def test_the_weights_of_the_time_after_the_change_are_drawn_and_the_same_change_
         assert [*head, *resumed(state, mixture(same))] == list(Resumable(mixture(BEFORE)))
 
 
-def test_an_exhausted_source_stays_exhausted() -> None:
-    head, state = stopped(Resumable(mixture({"d": 20, "a": 1}, "all_exhausted")), 30)
-    assert letters(head).count("d") == SIZES["d"]
-    rest = list(resumed(state, mixture({"d": 1, "b": 1, "a": 1}, "all_exhausted")))
-    assert Counter(letters([*head, *rest])) == {"d": 10, "a": 40, "b": 25}
-
-
 def test_a_source_with_the_weight_0_continues_where_it_was_when_it_is_drawn_again() -> None:
     head, state = stopped(Resumable(mixture({"a": 1, "b": 1}, "all_exhausted")), 30)
     middle, state = stopped(resumed(state, mixture({0: {"a": 1, "b": 0}}, "all_exhausted")), 10)
@@ -360,20 +339,6 @@ def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ran
     for rank in range(ranks):
         found += resumed(state, chain({**AFTER, "c": 1}, "all_exhausted", 5, World(rank, ranks)), 4)
     assert sorted(found) == everything("abc")
-
-
-def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
-    head, state = stopped(Resumable(mixture(BEFORE, "all_exhausted")), 20)
-    assert sorted([*head, *resumed(state, mixture(AFTER, "all_exhausted"))]) == everything(BEFORE)
-    fresh = Resumable(mixture(BEFORE))
-    fresh.load_state_dict(json.loads(json.dumps(Resumable(mixture(BEFORE)).state_dict())))
-    assert list(fresh) == list(mixture(BEFORE)), "the state before the first item"
-
-
-def test_a_source_cannot_be_removed_from_a_mixture_alone() -> None:
-    _, state = stopped(Resumable(mixture(BEFORE)), 5)
-    with pytest.raises(StateError, match="The state has the source 'b', which the mixture here does not have"):
-        Resumable(mixture({"a": 1})).load_state_dict(state)
 
 
 def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_one_can() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.waiting import wait_for
-from torchdata_remote import IterDataPipe, Resumable, stream_shards, thread_loader
+from torchdata_remote import IterDataPipe, Resumable, thread_loader
 from torchdata_remote.testing import write_small_shards
 
 
@@ -299,16 +297,6 @@ def test_items_are_handled_by_their_consumer_while_others_keep_all_threads_busy(
         busy.join(120)
 
 
-def test_passes_over_one_pipe_do_not_disturb_each_other() -> None:
-    pipe = IterableWrapper(range(9)).parallel_map(abs, num_threads=2)
-    old: Any = iter(pipe)
-    assert [next(old), next(old)] == [0, 1]
-    new = iter(pipe)
-    assert [next(new), next(old), next(new)] == [0, 2, 1]
-    old.close()
-    assert list(new) == list(range(2, 9))
-
-
 def test_a_forked_child_has_threads_of_its_own_and_cannot_continue_a_pass_of_its_parent() -> None:
     items = iter(IterableWrapper(range(20)).parallel_map(abs, num_threads=2))
     next(items)
@@ -332,17 +320,6 @@ def test_a_forked_child_has_threads_of_its_own_and_cannot_continue_a_pass_of_its
     assert "begun in another process" in text
     assert text.endswith("True")
     assert list(items) == list(range(1, 20))
-
-
-def test_workers_of_a_loader_have_threads(tmp_path: Any) -> None:
-    """Forked after use."""
-    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=3)
-    pipe = stream_shards(str(tmp_path)).parallel_map(key_of, num_threads=2)
-    expected = sorted(pipe)
-    copy = pickle.loads(pickle.dumps(pipe))
-    assert (copy.num_threads, sorted(copy)) == (2, expected)
-    loader = DataLoader(pipe, batch_size=4, num_workers=2, multiprocessing_context="fork")
-    assert sorted(key for batch in loader for key in batch) == expected
 
 
 def test_an_interrupt_of_the_consumer_ends_the_pass_at_once() -> None:

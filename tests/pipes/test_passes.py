@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, zip_longest
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.datapipe import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -172,16 +170,6 @@ def test_reading_changes_neither_a_pipe_nor_its_pickle(name: str) -> None:
     assert vars(own) == before
 
 
-def test_the_pickle_of_a_pipe_is_the_same_before_within_and_after_a_pass() -> None:
-    pipe = tdr.stream_shards(FOLDER).decode_sample().to_tuple("__key__", "cls").shuffle_samples(buffer_size=4)
-    pickles = [pickle.dumps(pipe)]
-    items = iter(pipe)
-    next(items)
-    pickles.append(pickle.dumps(pipe))
-    list(items)
-    assert {*pickles, pickle.dumps(pipe)} == {pickles[0]}
-
-
 @pytest.mark.parametrize("make_loader", [tdr.thread_loader, tdr.stateful_loader])
 def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader(make_loader: Callable[..., Any]) -> None:
     """Nor does a second loader over it, as for an evaluation."""
@@ -197,15 +185,6 @@ def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader(mak
         assert loader.state_dict() == state
     assert [*head, *batches] == expected[0]
     assert list(loader) == expected[1]
-
-
-def test_passes_of_loaders_and_direct_passes_are_counted_apart() -> None:
-    pipe, other = CHAINS["shuffled"](), CHAINS["shuffled"]()
-    epochs = [list(other) for _ in range(3)]
-    found = []
-    for _ in range(3):
-        found.append((list(DataLoader(pipe, batch_size=None)), next(iter(pipe))))
-    assert found == [(epoch, epoch[0]) for epoch in epochs]
 
 
 class Uncopied(list[Any]):
@@ -331,29 +310,6 @@ def test_a_rank_that_has_ended_is_merged_with_others_also_where_streams_were_div
         tdr.merge_states(states[:2])
     rest, _ = read_on(tdr.merge_states(states), ranks, [None] * ranks)
     assert sorted([*first, *found, *rest]) == texts(samples().map(key_of))
-
-
-@pytest.mark.parametrize("name", ["shuffled", "nested shuffles", "buckets", "mixed"])
-def test_what_a_slot_has_left_is_divided_among_more_of_them(name: str) -> None:
-    """Each gets a part, and there are no more streams than slots."""
-    head, state = stopped(CHAINS[name], 1, 3, None)
-    assert state["num_streams"] == 1
-    for ranks in (2, 3):
-        parts = []
-        for rank in range(ranks):
-            data = tdr.Resumable(CHAINS[name](tdr.World(rank, ranks)))
-            data.load_state_dict(state)
-            parts.append(list(data))
-            assert data.state_dict()["num_streams"] == ranks
-        assert all(parts)
-        assert texts([*head, *(item for part in parts for item in part)]) == texts(tdr.Resumable(CHAINS[name]()))
-
-
-def test_streams_of_a_state_continue_as_they_were_where_there_are_as_many() -> None:
-    make = CHAINS["nested shuffles"]
-    expected = list(tdr.Resumable(make(), num_streams=2))
-    head, state = stopped(make, 1, 11, 2)
-    assert [*head, *rest_of(make, 1, state)] == expected
 
 
 # Pipes of others

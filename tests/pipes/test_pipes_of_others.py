@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -149,22 +148,6 @@ def test_sources_in_a_list_are_of_one_epoch_and_passes_run_at_once() -> None:
     assert epochs[0] != epochs[1]
     again = tdr.Take(Paired(shuffled(), shuffled()), 12)
     assert list(map(list, zip(*zip(again, again, strict=True), strict=True))) == epochs
-
-
-def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
-    """Also while an error is kept, whose traceback has the pass."""
-
-    def fail(pair: Any) -> Any:
-        raise LookupError(str(pair))
-
-    before = set(threading.enumerate())
-    chain = urls(folder).async_prefetch(max_in_flight=2)
-    with pytest.raises(LookupError) as caught:
-        list(tdr.ParallelMap(Paired(chain), fail, num_threads=0))
-    for thread in set(threading.enumerate()) - before:
-        thread.join(20)
-        assert not thread.is_alive(), thread.name
-    assert caught.value.args
 
 
 def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:

@@ -27,7 +27,6 @@ from tests.support.waiting import wait_for
 from torchdata_remote import IterDataPipe, accept_missing_end, raise_error, skip_with_warning
 from torchdata_remote.errors import (
     ObjectNotFoundError,
-    RemoteDataError,
     ShardReadError,
     StorageError,
 )
@@ -204,31 +203,6 @@ def test_pipes_hand_on_what_the_readers_above_have_skipped(memory_folder: str) -
 
 
 # What a reader takes, and gives back
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([None], "NoneType"),
-        ([(URL, "text")], "tuple"),
-        ([(URL, io.BytesIO(), 3)], "tuple"),
-        ([(URL, io.BytesIO(tar(("a.txt", b"")))), URL], "str"),
-    ],
-)
-@pytest.mark.parametrize("reader", ["shard_tar_reader", "file_reader"])
-def test_items_that_are_neither_urls_nor_streams_are_refused(items: list[Any], message: str, reader: str) -> None:
-    with pytest.raises(RemoteDataError, match=rf"Expected a URL.*{message}"):
-        list(getattr(IterableWrapper(items), reader)())
-
-
-@pytest.mark.parametrize("reader", ["shard_tar_reader", "file_reader"])
-def test_a_text_stream_is_refused_with_the_right_mode(memory_folder: str, reader: str) -> None:
-    pytest.importorskip("torchdata.datapipes.iter", reason="DataPipes left torchdata in 0.10")
-    url = f"{memory_folder}/0.tar"
-    fsspec.filesystem("memory").pipe(url, tar(("a.jpg", b"\xff\xd8\xff\xe0")))
-    urls: Any = IterableWrapper([url])
-    with pytest.raises(RemoteDataError, match=rf"{url}.*mode='rb'"):
-        list(getattr(urls.open_files_by_fsspec(), reader)())
 
 
 class Opener(IterDataPipe[Any]):

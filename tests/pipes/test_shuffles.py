@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 
 import torchdata_remote as tdr
-from torchdata_remote import IterableWrapper, ShuffleSamples, ShuffleShards, Skipped
+from torchdata_remote import IterableWrapper, ShuffleSamples, ShuffleShards
 
 URLS = [f"memory://photos/{number}.tar" for number in range(12)]
 SIZES, BUFFERS = st.integers(0, 60), st.integers(1, 70)
@@ -93,12 +93,6 @@ def test_global_random_states_are_neither_read_nor_changed(name: str) -> None:
 def test_an_order_within_a_bound_in_bytes_stays_the_same_in_later_versions() -> None:
     recorded = "2 0 1 3 4 8 6 11 7 9 5 10 16 15 18 13 12 17 14 19 20 22 21 23"
     assert " ".join(map(str, indexes(by_bytes([500] * 24, 7_000)))) == recorded
-
-
-def test_a_pass_that_is_stopped_early_counts_as_an_epoch() -> None:
-    expected, pipe = epochs(urls_of(), 2), urls_of()
-    assert next(iter(pipe)) == expected[0][0]
-    assert list(pipe) == expected[1]
 
 
 # URLs
@@ -318,14 +312,6 @@ def test_memory_of_a_bounded_buffer_is_what_it_says() -> None:
 
 def fail(item: int) -> int:
     raise LookupError("no label")
-
-
-def test_an_error_of_the_source_stays_what_it_is() -> None:
-    """torch reads each property of a pipe to describe it in an error."""
-    pipe = IterableWrapper([1, 2]).map(fail).shuffle_samples(buffer_size=2)
-    with pytest.raises(LookupError, match=r"^no label"):
-        next(iter(pipe))
-    assert pipe.skipped == Skipped()
 
 
 # Epochs of loaders

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torchdata_remote as tdr
 from tests.reading.wire import wire
 from tests.support.paths import ROOT
 from tests.support.scripted_store import ScriptedStore, numbered, store_of
@@ -198,16 +197,6 @@ def test_faults_of_the_store_do_not_spoil_the_cache(
             store.read = lambda name, start, end: real(name, start, end - next(numbers) % 2)  # type: ignore[method-assign]
         for _ in range(3):
             assert store.read_all(**options) == store.objects
-
-
-def test_local_files_are_read_where_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "files" / "a.bin"
-    path.parent.mkdir()
-    for data in (b"abc", b"xyz" * (2 << 20)):
-        path.write_bytes(data)
-        [sample] = tdr.stream_files(str(tmp_path / "files"), **cached(tmp_path / "cache"))
-        assert bytes(sample["bin"]) == data
-    assert used_bytes(tmp_path / "cache") == 0
 
 
 # --- what is kept

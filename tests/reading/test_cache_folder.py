@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reading.test_cache import IN_MEMORY, cached, gets_of_an_epoch, used_bytes
-from tests.support.full_disk import full_disk
 from tests.support.scripted_store import ScriptedStore, store_of
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
@@ -82,27 +81,6 @@ def fill_by_another_process(store: ScriptedStore, options: dict[str, Any]) -> No
 
 
 # --- damage
-
-
-@pytest.mark.parametrize("number", [2, 4, 5])
-@pytest.mark.parametrize("at", [0, 0.5, 1])
-def test_a_flipped_bit_of_an_object_is_never_returned_and_the_object_is_stored_again(
-    folder: Path, number: int, at: float
-) -> None:
-    with store_of(objects_of(SIZES)) as store:
-        options = cached(folder, part_bytes=MIB)
-        gets_of_an_epoch(store, **options)
-        data = store.objects[f"{number}"]
-        path, start = place_of(folder, data)
-        with path.open("r+b") as file:
-            place = start + round(at * (len(data) - 1))
-            file.seek(place)
-            [byte] = file.read(1)
-            file.seek(place)
-            file.write(bytes([byte ^ 4]))
-        assert set(gets_of_an_epoch(store, **options)) == {f"{number}"}
-        gets_of_an_epoch(store, **options)  # which may be the pass that stores it
-        assert gets_of_an_epoch(store, **options) == []
 
 
 BLOCK, PART = 4 * MIB, 8 * MIB
@@ -234,27 +212,6 @@ def read(store: ScriptedStore, cache_dir: str | Path) -> int:
     return len(store.read_all(part_bytes=MIB, **cached(cache_dir)))
 
 
-@pytest.mark.parametrize(
-    ("cache_dir", "why"),
-    [
-        ("{}/file", "File exists: '{}/file'"),
-        ("{}/file/cache", "Not a directory: '{}/file/cache'"),
-        ("", "empty"),
-        ("{}/a\0b", "null"),
-    ],
-)
-def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_the_argument(
-    store: ScriptedStore, tmp_path: Path, cache_dir: str, why: str
-) -> None:
-    (tmp_path / "file").touch()
-    chosen = cache_dir.format(tmp_path)
-    with pytest.raises(StorageError) as caught:
-        read(store, chosen)
-    assert f"cache_dir={chosen!r} cannot be used as a cache: " in str(caught.value)
-    assert why.format(tmp_path) in str(caught.value)
-    assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
-
-
 def test_missing_parents_are_created_and_belong_to_this_user_only(store: ScriptedStore, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -269,17 +226,6 @@ def test_missing_parents_are_created_and_belong_to_this_user_only(store: Scripte
 
 def said_of(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for record in caplog.records if str(folder) in (message := record.getMessage())]
-
-
-def test_a_full_disk_is_one_warning_and_everything_is_read(
-    store: ScriptedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.objects = objects_of([19_000] * 10)
-    with full_disk(max_bytes=19_000):
-        assert [read(store, tmp_path / "cache") for _ in range(3)] == [10] * 3
-    assert [read(store, tmp_path / "cache") for _ in range(2)] == [10] * 2
-    [said] = said_of(tmp_path, caplog)
-    assert "are read without it" in said
 
 
 @pytest.mark.parametrize("problem", ["removed", "full", "read-only"])

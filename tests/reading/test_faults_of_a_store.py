@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import pickle
 import random
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -145,19 +144,6 @@ def test_attempts_that_bring_less_than_16_kib_each_count(server: Wire, breaks_af
     assert len(made.requests) == max_attempts
 
 
-@pytest.mark.parametrize("head", ["short", "shifted on", "shifted back"])
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_response_of_another_range_is_never_used(server: Wire, head: str, listed: bool) -> None:
-    made = server.put(bytes(range(60)), *[Fault(head)] * 50)
-    with pytest.raises(StorageError):
-        server.read(made.listed() if listed else made.url, retry=RetryPolicy(max_attempts=4, first_wait_s=0))
-    assert len(made.requests) in (4, 8), "each attempt is read by a second library, which may understand it"
-    with pytest.raises(StorageError, match="repeating the request does not help") as caught:
-        server.read(made.listed() if listed else made.url)
-    assert not isinstance(caught.value, TransientStorageError)
-    assert caught.value.attempts == 8, "a violation of the protocol is repeated eight times, and not until the deadline"
-
-
 def test_a_violation_of_the_protocol_is_not_repeated_for_longer_than_eight_seconds(server: Wire) -> None:
     """However long the policy waits: nobody waits for an attempt that would begin later."""
     made = server.put(bytes(range(60)), *[Fault("short")] * 50)
@@ -167,14 +153,6 @@ def test_a_violation_of_the_protocol_is_not_repeated_for_longer_than_eight_secon
     assert not isinstance(caught.value, TransientStorageError)
     assert caught.value.attempts is not None
     assert caught.value.attempts < 8
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("num_faults", [0, 3])
-def test_an_empty_object_is_read(server: Wire, listed: bool, num_faults: int) -> None:
-    made = server.put(b"", *[Fault("refused")] * num_faults)
-    assert server.read(made.listed() if listed else made.url) == b""
-    assert len(made.requests) <= num_faults + 2
 
 
 def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) -> None:
@@ -189,18 +167,6 @@ def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) 
 
 ONE_BY_ONE = ["slow_down", "internal_error", "reset", "early_end", "reset_in_body", "cut_body", "cut_without_length"]
 ONE_BY_ONE += ["short_range", "ignored_range", "shifted_range", "other_answer", "doubled", "too_many_requests"]
-
-
-@pytest.mark.parametrize("fault", ONE_BY_ONE)
-def test_each_fault_of_a_busy_store_is_mended(server: Wire, fault: str) -> None:
-    other, made = server.put(b"other" * 40), server.put(bytes(range(250)))
-    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(retry_after_s=0)) as store:
-        store.script(None, None, fault)
-        options = {**server.storage_options, "endpoint_url": store.endpoint_url}
-        urls = [other.listed(), made.listed()]
-        got = [stream.read() for _, stream in server.open(*urls, part_bytes=140, storage_options=options)]
-        assert got == [other.data, made.data]
-        assert store.counts[fault] == 1
 
 
 # --- how an error reaches the consumer
@@ -356,18 +322,6 @@ def test_requests_without_data_are_reported_once_with_what_happens_next(caplog: 
     assert "(deadline_s=77, max_attempts=200)." in said
     assert not [other for other in others if "no data" in other], "the same is not said again for half a minute"
     assert "canary" not in caplog.text
-
-
-def test_the_first_refused_connection_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    policy = RetryPolicy(max_attempts=2, first_wait_s=0)
-    with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
-        [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
-        with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
-            stream.read()
-    [said] = messages(caplog, url)
-    assert "Attempt 1 failed; it is repeated until " in said
 
 
 @pytest.mark.parametrize(("num_faults", "num_messages"), [(2, 0), (3, 1), (6, 1)])

@@ -219,27 +219,6 @@ def test_the_first_part_can_be_read_while_the_others_are_on_their_way(listed: bo
         assert stream.read() == bytes(range(10, 35))
 
 
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("backwards", [False, True])
-def test_all_streams_can_be_opened_before_any_is_read(listed: bool, backwards: bool) -> None:
-    with store_of({f"{number}": os.urandom(45) for number in range(300)}) as store:
-        pairs = list(store.open(listed=listed, max_in_flight=3, max_buffer_bytes=100))
-        wait_for(lambda: store.running == 0)
-        assert sum(read.end - read.start for read in store.reads) <= 100
-        for name, stream in reversed(pairs) if backwards else pairs:
-            assert stream.read() == store.objects[name]
-
-
-@pytest.mark.parametrize("interleave", [2, 3, 4])
-def test_streams_that_will_be_read_in_turn_share_the_buffer_from_the_start(interleave: int) -> None:
-    with store_of({f"{number}": os.urandom(1_000) for number in range(6)}) as store:
-        streams = store.open(max_in_flight=12, max_buffer_bytes=120, interleave=interleave)
-        opened = dict(itertools.islice(streams, interleave))
-        wait_for(lambda: store.running == 0 and len(store.reads) == 12)
-        assert [sum(read.name == name for read in store.reads) for name in opened] == [12 // interleave] * interleave
-        assert all(stream.read() == store.objects[name] for name, stream in opened.items())
-
-
 @pytest.mark.parametrize(
     ("options", "part_bytes"),
     [

@@ -144,17 +144,6 @@ def test_another_number_of_workers_completes_the_epoch(
         assert keys(list(again)) == ALL_KEYS
 
 
-def test_a_resume_with_workers_continues_over_the_end_of_the_epoch(folder: str) -> None:
-    """With the worker whose turn it was, in that epoch and in the next ones."""
-    loader = built(chain_of(folder), 3, batch_size=2, num_streams=NUM_STREAMS)
-    epochs, states = zip(*(with_states(loader) for _ in range(3)), strict=True)
-    assert all(keys(batches) == ALL_KEYS for batches in epochs)
-    again = built(chain_of(folder), 3, batch_size=2, num_streams=NUM_STREAMS)
-    again.load_state_dict(states[1][7])
-    assert list(again) == epochs[1][7:]
-    assert list(again) == epochs[2]
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
 @pytest.mark.parametrize("num_workers", [0, THREAD, 2])
 def test_a_copy_of_a_loader_continues_at_its_position(folder: str, num_workers: int, copied: Any) -> None:

@@ -120,14 +120,6 @@ def test_no_byte_of_a_tar_before_the_next_sample_is_requested_again(
             assert asked == []
 
 
-@pytest.mark.parametrize("stop", [0, 2, 5])
-def test_no_file_that_was_handed_out_is_requested_again(served: Served, stop: int) -> None:
-    urls = served.urls([b"%d" % number for number in range(5)])
-    head, rest = stopped_and_resumed(lambda urls: IterableWrapper(urls).file_reader(), urls, stop)
-    assert [sample["bin"] for sample in [*head, *rest]] == [b"%d" % number for number in range(5)]
-    assert [bool(served.ranges(url)) for url in urls[1]] == [number >= stop for number in range(5)]
-
-
 def after(make: Any, num_items: int) -> tuple[list[Any], list[Any], list[Any]]:
     """Stop a chain: return what it took, what a resumed one takes for its next item, and that item."""
     before, again = Counted(), Counted()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import pickle
 import random
 import re
@@ -113,15 +112,6 @@ def test_set_epoch_of_the_pass_that_has_begun_keeps_its_state() -> None:
     first = [next(items), next(items)]
     again.load_state_dict(data.state_dict())
     assert [*first, *again] == list(tdr.Resumable(names_of(6)))
-
-
-def test_after_a_break_the_state_is_the_position_of_the_pass_that_was_left() -> None:
-    data = tdr.Resumable(names_of())
-    for count, _ in enumerate(data, 1):
-        if count == 9:
-            break
-    [[_, stream]] = data.state_dict()["streams"]
-    assert stream["passed"] == 9
 
 
 def fails_at_17(number: str) -> str:
@@ -294,19 +284,6 @@ def test_a_damaged_state_of_all_ranks_is_refused(all_ranks: object) -> None:
         tdr.stateful_loader(names_of()).load_state_dict({"all_ranks": all_ranks})
 
 
-def _fails(sample: Any) -> Any:
-    raise KeyError(sample)
-
-
-@pytest.mark.parametrize(("function", "kind"), [(_fails, KeyError), (operator.itemgetter(99), IndexError)])
-def test_an_error_of_a_users_function_is_not_changed_in_a_resumed_pass(function: Any, kind: type[Exception]) -> None:
-    """Also of one without a frame of its own, which is not the package's."""
-    data = tdr.Resumable(names_of().map(function))
-    data.load_state_dict(stopped(tdr.Resumable(names_of().map(str))))
-    with pytest.raises(kind, match=r"000|^string index out of range"):
-        next(iter(data))
-
-
 def test_the_state_of_one_of_several_slots_is_refused_where_streams_are_missing() -> None:
     states, data = slots(2, 4), tdr.Resumable(names_of())
     data.load_state_dict(states[0])
@@ -331,18 +308,6 @@ OPTIONS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ),
     ({}, {"seed": 3}, ["ShuffleShards: seed was 0, is 3", "ShuffleSamples: seed was 0, is 3"]),
 ]
-
-
-@pytest.mark.parametrize(("before", "here", "found"), OPTIONS)
-def test_a_state_of_other_options_names_them_as_the_user_wrote_them(
-    before: dict[str, Any], here: dict[str, Any], found: list[str]
-) -> None:
-    """And nothing else: no list of all pipes."""
-    state = tdr.Resumable(shards(**before)).state_dict()
-    wanted = "; ".join(found)
-    assert said(lambda: tdr.Resumable(shards(**here)).load_state_dict(state)) == (
-        f"The state is of a chain with other options. {wanted}. Build the chain as it was, or begin anew."
-    )
 
 
 def test_a_state_of_other_pipes_or_streams_shows_both() -> None:

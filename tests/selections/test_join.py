@@ -14,7 +14,6 @@ import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from tests.servers.files_over_http import files_over_http
 from tests.servers.s3 import S3Server
@@ -190,17 +189,6 @@ def test_sets_may_be_pipes_of_urls(align: Any) -> None:
 
 def is_last(url: str) -> bool:
     return url.endswith("2.tar")
-
-
-@WAYS
-def test_workers_share_the_samples_in_another_order_each_epoch(align: Any, tmp_path: Path) -> None:
-    sets = two_sets(folder=f"file://{tmp_path}")
-    pipe = join(sets, align=align).to_tuple("__key__", "txt")
-    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    epochs = [list(map(tuple, loader)), list(map(tuple, loader))]
-    assert epochs[0] != epochs[1]
-    everything = sorted((f"s/{key}", b"caption %d" % key) for key in range(12))
-    assert [sorted(epoch) for epoch in epochs] == [everything] * 2
 
 
 # Which way

@@ -22,7 +22,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.memory_objects import put
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, store_of
 from tests.support.waiting import new_threads, wait_for
-from torchdata_remote.errors import ObjectChangedError, ObjectNotFoundError
+from torchdata_remote.errors import ObjectChangedError
 
 SIZE, BLOCK_BYTES = 900_000, 65_536
 DATA = random.Random(0).randbytes(SIZE)
@@ -189,22 +189,6 @@ def test_all_reads_are_of_the_version_that_the_reader_has_seen(how: str) -> None
             list(tdr.IterableWrapper([sample], deepcopy=False).decode_sample({"mp4": lambda file: file.read(10)}))
         with pytest.raises(ObjectChangedError, match=name):
             file.read(10)
-
-
-def test_an_error_of_the_source_of_urls_or_of_a_shard_follows_the_samples_before_it(store: ScriptedStore) -> None:
-    shard = f"{store.url}000000.tar"
-
-    def urls() -> Iterator[str]:
-        yield shard
-        raise ZeroDivisionError
-
-    for source, kind in ((urls(), ZeroDivisionError), ([shard, f"{store.url}none.tar"], ObjectNotFoundError)):
-        got = []
-        pipe = tdr.IterableWrapper(source, deepcopy=False).async_prefetch(retry=AT_ONCE).shard_tar_reader(lazy={"mp4"})
-        with pytest.raises(kind):  # noqa: PT012
-            for sample in pipe:
-                got.append(sample["__key__"])
-        assert got == ["0", "1"]
 
 
 def test_members_of_a_local_shard_are_read_in_place(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import copy
 import itertools
 import pickle
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -24,7 +23,6 @@ from torchdata_remote.errors import (
     RemoteDataError,
     ShardReadError,
     StateError,
-    StorageError,
     UrlError,
 )
 from torchdata_remote.testing import all_worlds, write_small_shards
@@ -316,16 +314,3 @@ def test_keys_whose_samples_begin_elsewhere_never_give_other_bytes() -> None:
 
 
 # Requests, and objects that change
-
-
-@pytest.mark.parametrize("change", ["replaced", "shortened", "removed"])
-def test_a_file_that_changed_after_the_selection_is_an_error(tmp_path: Path, change: str) -> None:
-    written = keys_of(write_small_shards(str(tmp_path), num_shards=2, samples_per_shard=6))
-    urls = list(listed("", f"{tmp_path}/").select(keys=[written[1], written[11]]))
-    path, data = tmp_path / "000001.tar", (tmp_path / "000001.tar").read_bytes()
-    if change == "removed":
-        path.unlink()
-    else:
-        path.write_bytes(data if change == "replaced" else data[:2048])
-    with pytest.raises(StorageError, match=r"000001\.tar"):
-        list(IterableWrapper(urls).shard_tar_reader())

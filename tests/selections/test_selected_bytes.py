@@ -105,15 +105,6 @@ def test_requests_are_few_and_bring_little_more_than_what_is_selected(
         assert len(ranges) <= most
 
 
-def test_few_small_samples_far_apart_are_a_request_each_and_neighbours_one(large: dict[str, bytes]) -> None:
-    with store_of(large) as store:
-        keys = [LARGE[at]["__key__"] for at in (3, 4, 5, 60, 199, 200)]
-        assert len(list(selected(store, keys).shard_tar_reader())) == 6
-        # Gaps between the first shard's samples are longer than a request costs
-        assert len(requested(store)) == 4
-        assert sum(end - start for _, start, end in requested(store)) < 6 * 96_000
-
-
 def test_memory_is_bounded_while_the_consumer_waits_and_threads_end_with_the_pass() -> None:
     before = set(threading.enumerate())
     with store_of(FILES) as store:
@@ -243,23 +234,6 @@ def test_samples_of_any_tar_are_found_by_its_headers_and_by_the_file_beside_it(
             chain = tdr.IterableWrapper([f"{store.url}0.tar"]).list_remote().select(keys=keys).shard_tar_reader()
             found = [(f"{one['__key__']}.{name}", one[name]) for one in chain for name in one if name[:2] != "__"]
             assert sorted(found) == sorted((name, data) for name, data in members if name.partition(".")[0] in keys)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        [("a.jpg", b"12"), ("a.cls", b"3"), ("c.jpg", b"4567"), ("c.cls", b"8")],
-        [("a.jpg", b"12"), ("a.cls", b"3"), ("b.jpg", bytes(600)), ("b.cls", b"8")],
-        [*SMALL, ("c.jpg", b"1"), ("c.cls", b"1")],
-        SMALL[:2],
-    ],
-)
-def test_a_file_of_keys_of_another_version_of_the_shard_is_an_error(other: list[tuple[str, bytes]]) -> None:
-    """When it is planned, or when a sample is read that has another key or begins elsewhere."""
-    keys = keys_beside(pack_tar(SMALL))
-    assert read_keys(pack_tar(SMALL), keys) == ["a", "b"]
-    with pytest.raises((ManifestError, ShardReadError), match=r"another version|another one|0\.tar"):
-        read_keys(pack_tar(other), keys)
 
 
 def test_the_checksum_of_the_manifest_decides_about_a_file_of_keys() -> None:

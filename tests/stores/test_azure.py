@@ -322,12 +322,6 @@ def test_names_that_change_on_their_way_are_refused(azurite: AzuritePlace, name:
     assert azurite.paths(place) == ["a/b", "b"]
 
 
-def test_a_missing_container_is_named_by_every_request(azurite: AzuritePlace) -> None:
-    for attempt in (objects.read, objects.listed, lambda url, options: objects.write(f"{url}/", options)):
-        with pytest.raises(ObjectNotFoundError, match=r"no-such-container.*no such container.*account_name"):
-            attempt("az://no-such-container/d", azurite.storage_options)
-
-
 ERRORS = [
     (404, "BlobNotFound", ObjectNotFoundError, "no such object"),
     (404, "ContainerNotFound", ObjectNotFoundError, "box.*no such container"),

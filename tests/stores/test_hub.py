@@ -21,12 +21,10 @@ from torchdata_remote.errors import (
     EmptyListingError,
     ObjectChangedError,
     ObjectNotFoundError,
-    StateError,
     StorageError,
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.testing import write_small_shards
 
 PLACE = "hf://datasets/tests/photos"
 SHARDS = {f"data/train-{number}.tar": bytes([number]) * (50_000 + number) for number in range(4)}
@@ -258,11 +256,6 @@ def test_the_token_is_found_as_the_official_client_finds_it(
     assert objects.read(f"{PLACE}/README.md", {"token": TOKEN, "revision": "main"}) == b"# Photos"
 
 
-def test_writing_is_refused_with_what_to_use_instead(photos: Hub) -> None:
-    with pytest.raises(UrlError, match="upload_folder"):
-        objects.write(f"{PLACE}/x/", options(photos))
-
-
 def test_the_server_of_these_tests_is_a_hub_to_the_official_client(photos: Hub) -> None:
     """It reads what the package reads. Its options are refused, as is its filesystem."""
     photos.page_size = 2
@@ -276,31 +269,6 @@ def test_the_server_of_these_tests_is_a_hub_to_the_official_client(photos: Hub) 
         objects.read(f"{PLACE}/README.md", options(photos, block_size=1 << 20))
     with pytest.raises(UrlError, match="open the URLs by fsspec"):
         read(photos, f"{PLACE}/README.md", backend=tdr.Backend.FSSPEC)
-
-
-def test_a_state_goes_on_after_a_push_if_its_shards_are_the_same(hub: Hub, tmp_path: Path) -> None:
-    """Other shards are refused."""
-    write_small_shards(f"{tmp_path}/", num_shards=3, samples_per_shard=4)
-    repository = hub.repository("tests/shards")
-    repository.commit({path.name: path.read_bytes() for path in tmp_path.glob("*.tar")})
-
-    def chain(**more: Any) -> tdr.Resumable:
-        here = options(hub, **more)  # of another process: a store of its own
-        return tdr.Resumable(tdr.stream_shards("hf://datasets/tests/shards/*.tar", seed=0, storage_options=here))
-
-    whole = [sample["__key__"] for sample in chain()]
-    first = chain()
-    taken = [sample["__key__"] for _, sample in zip(range(5), first, strict=False)]
-    state = first.state_dict()
-    repository.commit({"README.md": b"# Shards"})
-    again = chain(revision="main")
-    again.load_state_dict(state)
-    assert taken + [sample["__key__"] for sample in again] == whole
-    repository.commit({"9.tar": (tmp_path / "000000.tar").read_bytes()})
-    other = chain(revision=repository.branches["main"])
-    other.load_state_dict(state)
-    with pytest.raises(StateError, match="shard"):
-        next(iter(other))
 
 
 @pytest.mark.parametrize("host_of_hub", ["{hub}@{other}", "me:pw@{other}", "{hub}@me@{other}"])

@@ -312,23 +312,6 @@ def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
     use(moto, more)
 
 
-@pytest.mark.parametrize(
-    "proxy",
-    ["socks5://me:s3cret@p:1", "http://me:s3cret/x@p", "http://me:s3cret@:1", "http://me:1?s3cret@p:1"],
-)
-def test_a_proxy_that_not_every_library_can_use_is_refused_without_its_password(proxy: str) -> None:
-    """Or reads would work, and listings fail."""
-    options = {
-        "key": "k",
-        "secret": "s",
-        "endpoint_url": "http://h.test",
-        "config_kwargs": {"proxies": {"http": proxy}},
-    }
-    with pytest.raises(UrlError, match="prox") as caught:
-        objects.listed("s3://bucket/", options)
-    assert "s3cret" not in text_of(caught.value)
-
-
 @pytest.mark.parametrize("backend", BY_EACH)
 def test_the_time_limit_of_a_silent_server_is_that_of_the_options(backend: Backend) -> None:
     """``read_timeout``, in seconds, and not that of the policy, which would be an hour."""

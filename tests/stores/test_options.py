@@ -44,34 +44,6 @@ def refusal(url: str, options: dict[str, Any], *, kind: Any = UrlError) -> str:
 # The objects
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"deadline_s": value} for value in (0, math.nan)),
-        *({"max_attempts": 1.5}, {"progress_timeout_s": -2.5}),
-        *({"first_wait_s": -0.1}, {"max_wait_s": 1, "first_wait_s": 2}),
-    ],
-)
-def test_an_impossible_retry_policy_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))) as caught:
-        RetryPolicy(**wrong)
-    assert str(next(iter(wrong.values()))) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({name: value} for name in ("max_in_flight", "part_bytes", "max_buffer_bytes") for value in (0, -1)),
-        *({"cache_dir": "/tmp/x"}, {"cache_bytes": 10}, {"cache_dir": "/tmp/x", "cache_bytes": 0}),
-        *({"backend": value} for value in ("s3fs", None)),
-    ],
-)
-def test_impossible_options_of_reading_are_refused_by_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=list(wrong)[-1]) as caught:
-        tdr.IterableWrapper(["memory://a"]).async_prefetch(**wrong)
-    assert str(list(wrong.values())[-1]) in str(caught.value)
-
-
 @given(st.dictionaries(st.sampled_from(["key", "secret", "token", "client_kwargs"]), st.just("XYZ")))
 def test_storage_options_show_names_only_and_are_the_users_mapping(options: dict[str, str]) -> None:
     shown = StorageOptions({**options, "config_kwargs": {"a": "XYZXYZ"}})

@@ -281,34 +281,6 @@ def test_a_forked_child_without_the_package_for_a_store_is_told_of_it_and_of_for
     assert "multiprocessing_context='forkserver'" in done.stderr
 
 
-BY_S3FS = """
-import os, sys
-import torchdata_remote as tdr
-
-folder, endpoint_url, key, secret = sys.argv[1:]
-options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
-
-def read(**more):
-    urls = tdr.IterableWrapper([folder]).list_remote(storage_options={**options, **more})
-    return sum(len(stream.read()) for _, stream in urls.async_prefetch(storage_options={**options, **more}))
-
-assert read() == read(default_fill_cache=False) == 720_000
-for _ in range(3):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if read(default_fill_cache=False) == 720_000 else 2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-def test_a_child_reads_by_s3fs_after_its_parent_has_used_s3fs_and_obstore(moto: S3Server, folder: str) -> None:
-    """It opens connections of its own, and leaves those of its parent alone."""
-    command = [sys.executable, "-c", BY_S3FS, folder, moto.endpoint_url, moto.key, moto.secret]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Unclosed" not in done.stderr
-
-
 MAP_STYLE = """
 import logging, sys
 import torchdata_remote as tdr
