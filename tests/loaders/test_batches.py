@@ -183,13 +183,6 @@ def test_the_batches_left_are_counted_after_a_resume(
     assert again.num_batches_left() == len(loader) - len(taken) == len(list(again))
 
 
-def test_the_length_without_counted_samples_is_a_type_error(folder: str) -> None:
-    loader = tdr.stateful_loader(tdr.stream_shards(f"{folder}/").to_tuple("__key__"))
-    for count in (loader.__len__, loader.num_batches_left):
-        with pytest.raises(TypeError):
-            count()
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
 def test_the_length_of_torchs_loader_over_a_chain_is_its_number_of_batches(
@@ -264,26 +257,6 @@ def test_a_stop_iteration_of_collate_fn_is_an_error(num_workers: int, batch_size
     next(batches)
     with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
         list(batches)
-
-
-def test_an_error_of_collate_fn_leaves_the_state_of_the_batch_before() -> None:
-    """Samples that were read and not handed out are read again."""
-    is_bad = [True]
-
-    def collate(names: list[str]) -> list[str]:
-        if is_bad and "00009" in names:
-            raise KeyError("bad batch")
-        return names
-
-    for make in (tdr.stateful_loader, tdr.thread_loader):
-        is_bad[:] = [True]
-        loader: Any = make(names_of(), batch_size=4, collate_fn=collate)
-        seen: Batches = []
-        with pytest.raises(KeyError, match="bad batch"):
-            seen.extend(loader)
-        loader.load_state_dict(loader.state_dict())
-        is_bad.clear()
-        assert keys(seen, list(loader)) == [f"{number:05d}" for number in range(40)]
 
 
 def test_more_workers_than_streams_and_fewer_shards_than_readers_are_errors(folder: str, tmp_path: Path) -> None:
@@ -396,37 +369,6 @@ def test_a_loader_that_is_sent_to_a_started_process_starts_its_next_pass_there(f
 
 
 # Memory of batches
-
-
-class Mixing:
-    """Keeps the sample before, as a function that mixes two does, and the first one."""
-
-    def __init__(self) -> None:
-        self._before = self._first = torch.zeros(3)
-
-    def __call__(self, name: str) -> Any:
-        row = torch.full((3,), float(name))
-        before, self._before = self._before, row
-        if not before.any():
-            self._first = row
-        return row, before + row, self._first.clone()
-
-
-@pytest.mark.parametrize("num_workers", HOW)
-def test_a_change_of_a_batch_does_not_change_samples_that_the_chain_keeps(num_workers: int) -> None:
-    """Also not in a worker, whose batches are in memory that both processes share."""
-
-    def make() -> Any:
-        options: dict[str, Any] = {} if num_workers == THREAD else {"prefetch_factor": 1 if num_workers else None}
-        return built(names_of(16).map(Mixing()), num_workers, batch_size=4, **options)
-
-    expected = [tensor.clone() for batch in make() for tensor in batch]
-    found = []
-    for batch in make():
-        found += [tensor.clone() for tensor in batch]
-        for tensor in batch:
-            tensor.fill_(1000)
-    assert all(map(torch.equal, found, expected))
 
 
 def large(name: str) -> torch.Tensor:

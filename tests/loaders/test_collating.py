@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import torch
@@ -51,14 +50,6 @@ def in_json(data: bytes) -> Any:
     return {"image": IMAGE}
 
 
-def nested(sample: Any) -> Any:
-    return {"a": {"im": sample["png"]}, "cls": sample["cls"]}
-
-
-def listed(sample: Any) -> Any:
-    return [sample["cls"], [sample["png"]]]
-
-
 TOLD = r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image.*\.map\(function\).*collate_fn"
 NAMED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tuple": (lambda pipe: pipe.decode_sample().to_tuple("png", "cls"), TOLD),
@@ -86,28 +77,6 @@ def test_what_torch_makes_no_batch_of_is_named_with_its_sample_and_what_to_add(l
     chain, told = NAMED[name]
     with pytest.raises(CollateError, match=told):
         next(iter(LOADERS[loader](chain(samples()))))
-
-
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (nested, "'im' of 'a' is a PIL image"),
-        (listed, "element 0 of element 1 is a PIL image"),
-        (list, "element 0 is a PIL image"),
-    ],
-)
-def test_an_image_inside_another_value_is_named_by_the_way_to_it(function: Any, told: str) -> None:
-    """In dicts, lists and tuples, by our loaders."""
-    chain = samples().decode_sample()
-    chain = chain.to_tuple("png", "cls") if function is list else chain
-    with pytest.raises(CollateError, match=told):
-        next(iter(tdr.stateful_loader(chain.map(function), batch_size=2)))
-
-
-def test_an_image_is_named_through_the_shuffler_of_torch() -> None:
-    """It hands on what it gets."""
-    with pytest.raises(CollateError, match=r"sample 'cat/0' of s3://b/0.tar: 'png' is a PIL image"):
-        next(iter(DataLoader(samples().decode_sample().to_tuple("png", "cls").shuffle(), batch_size=2)))
 
 
 def first(batch: list[Any]) -> Any:
@@ -143,23 +112,6 @@ def test_samples_that_nobody_decoded_are_a_warning(loader: str, shuffle: bool, t
             LOADERS[loader](pipe.map(len)),
         ):
             next(iter(left_alone))
-
-
-def test_an_image_of_a_map_style_dataset_is_named() -> None:
-    """Under torch's loader and ours: says ``transform=``."""
-    fsspec.filesystem("memory").pipe({f"/collated/{name}/0.png": PNG.getvalue() for name in "ab"})
-    images = tdr.RemoteImageFolder("memory://collated/")
-    for loader in (DataLoader(images, batch_size=2), tdr.PrefetchingLoader(images, batch_size=2)):
-        with pytest.raises(CollateError, match=r"element 0 is a PIL image.*transform="):
-            next(iter(loader))
-    assert next(kind for kind, _ in DataLoader(images, batch_size=None)).mode == "RGB"
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_a_label_in_bytes_is_a_warning(loader: str) -> None:
-    """It names the sample, the value and ``decode_sample``."""
-    with pytest.warns(RuntimeWarning, match=r"sample 'cat/0' of s3://b/0.tar: 'cls' is b'3'.*decode_sample\(\)"):
-        next(iter(LOADERS[loader](samples().to_tuple("png", "cls"))))
 
 
 @pytest.mark.parametrize("loader", LOADERS)

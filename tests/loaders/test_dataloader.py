@@ -75,21 +75,6 @@ def test_one_worker_reads_each_epoch_in_the_order_of_the_main_process(folder: st
     assert [epoch_of(loader) for _ in range(3)] == expected
 
 
-def test_an_epoch_after_an_early_break_is_complete(folder: str) -> None:
-    """The iterator that was dropped leaves nothing behind in persistent workers."""
-    loader = loader_of(pairs_of(folder), 2, "fork", persistent_workers=True)
-    for _ in loader:
-        break
-    assert sorted(key for key, _ in epoch_of(loader)) == ALL_KEYS
-
-
-def test_torchs_own_collate_fn_makes_batches_of_tuples(folder: str) -> None:
-    pipe = tdr.stream_shards(folder).decode_sample().to_tuple("__key__", "cls")
-    loader: DataLoader[Any] = DataLoader(pipe, batch_size=10, num_workers=2, multiprocessing_context="fork")
-    pairs = [pair for names, numbers in loader for pair in zip(names, numbers.tolist(), strict=True)]
-    assert sorted(pairs) == [(key, int(key[0])) for key in ALL_KEYS]
-
-
 class FailingUrls(IterDataPipe[str]):
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -95,21 +95,6 @@ def test_states_of_ranks_are_counted_together_in_each_form_in_which_loaders_save
     assert sum(tdr.mix_report(states[1]).drawn.values()) == 12
 
 
-def test_a_shuffle_behind_the_mixture_counts_what_it_holds() -> None:
-    """The samples were drawn, though not all of them were handed out."""
-    data = tdr.Resumable(mixture().shuffle_samples(buffer_size=9))
-    list(islice(data, 5))
-    drawn = sum(tdr.mix_report(data.state_dict()).drawn.values())
-    assert 5 < drawn <= 5 + 9
-
-
-def test_only_the_outer_mixture_is_reported() -> None:
-    outer = tdr.mix({"inner": (mixture(schedule={0: {"a": 1, "b": 1}}), 1), "c": (source("c"), 1)}, stop=20)
-    data = tdr.Resumable(outer)
-    list(islice(data, 19))
-    assert set(tdr.mix_report(data.state_dict()).drawn) == {"inner", "c"}
-
-
 def test_a_source_that_was_added_is_in_the_phases_after_it() -> None:
     data = tdr.Resumable(tdr.mix({"a": (source("a"), 1)}, stop=20))
     list(islice(data, 5))

@@ -37,15 +37,6 @@ def prefetched(urls: list[str], part_bytes: int) -> Any:
     return tdr.IterableWrapper(urls).async_prefetch(part_bytes=part_bytes)
 
 
-def test_readlines_and_parse_csv_take_the_streams_of_async_prefetch(memory_folder: str) -> None:
-    """Also lines over several parts."""
-    urls = put(memory_folder, {f"{n}.txt": b"one %d\r\ntwo\n\nlast %d" % (n, n) for n in range(20)})
-    expected = [(url, line) for n, url in enumerate(urls) for line in (b"one %d" % n, b"two", b"", b"last %d" % n)]
-    assert list(prefetched(urls, 5).readlines()) == expected
-    urls = put(memory_folder, {f"{n}.csv": b'name,number\n"x, y",%d\n' % n for n in range(4)})
-    assert list(prefetched(urls, 7).parse_csv(skip_lines=1)) == [["x, y", str(n)] for n in range(4)]
-
-
 def test_our_readers_take_what_torchdatas_fsspec_opener_has_opened(memory_folder: str) -> None:
     """A stream that was opened as text is named as such."""
     written = write_small_shards(memory_folder, num_shards=3, samples_per_shard=4)

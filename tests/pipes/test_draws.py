@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from tests.servers.files_over_http import files_over_http
 from tests.support.photographs import encoded, photograph
 from torchdata_remote.errors import SampleError
 from torchdata_remote.testing import write_small_shards
@@ -167,17 +166,6 @@ def test_two_pipes_with_one_seed_draw_other_numbers() -> None:
     """Else a flip and an augmentation behind it would be the same choice."""
     chain = drawing(shards()).parallel_map(lambda sample, rng: (sample["drawn"], rng.random()), seed=3)
     assert all(one != other for one, other in chain)
-
-
-def test_draws_do_not_depend_on_queries_of_urls(tmp_path: Path) -> None:
-    write_small_shards(str(tmp_path), num_shards=2, samples_per_shard=2)
-    with files_over_http(tmp_path) as address:
-
-        def read(*queries: str) -> list[Any]:
-            urls = [f"{address}/00000{number}.tar{query}" for number, query in enumerate(queries)]
-            return list(by_map(shards(urls, shuffle=False)))
-
-        assert read("", "") == read("?X-Amz-Signature=a/b", "?X-Amz-Signature=c/d")
 
 
 @pytest.mark.parametrize(

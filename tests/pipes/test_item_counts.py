@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
@@ -61,11 +60,6 @@ def test_before_a_split_or_without_one_each_process_takes_the_same() -> None:
     assert list(IterableWrapper(range(9)).sharding_filter_rank(split=False).take(3)) == [0, 1, 2]
 
 
-def test_torchs_own_split_counts_as_one() -> None:
-    loader = DataLoader(IterableWrapper(range(20)).sharding_filter().take(6), batch_size=None, num_workers=2)
-    assert sorted(loader) == [0, 1, 2, 3, 4, 5]
-
-
 def test_nothing_is_read_after_the_last_item() -> None:
     counted = Counted()
     assert list(Take(IterableWrapper(range(9)).map(counted), 3)) == counted.taken == [0, 1, 2]
@@ -109,12 +103,6 @@ def test_each_pass_has_all_items_in_an_order_of_its_own(num_items: int, times: i
     passes = [items[start : start + num_items] for start in range(0, len(items), num_items or 1)]
     assert all(sorted(one) == list(range(num_items)) for one in passes)
     assert passes[:1] == ([list(shuffled(num_items))] if num_items else [])
-
-
-def test_without_a_number_it_does_not_end() -> None:
-    pipe = RepeatEpochs(IterableWrapper(range(3)))
-    assert list(islice(pipe, 100)) == [number % 3 for number in range(100)]
-    assert list(RepeatEpochs(IterableWrapper([]), 5)) == []
 
 
 @pytest.mark.parametrize(
@@ -165,11 +153,3 @@ def test_items_of_an_item_follow_each_other_in_order(counts: list[int]) -> None:
 def fails(item: Any) -> Iterator[int]:
     yield 1
     raise KeyError(item)
-
-
-def test_errors_of_a_generator_are_raised_in_their_place_with_their_arguments() -> None:
-    items = iter(Resumable(IterableWrapper([5]).sharding_filter_rank().flat_map(fails)))
-    assert next(items) == 1
-    with pytest.raises(KeyError) as raised:
-        next(items)
-    assert raised.value.args == (5,)

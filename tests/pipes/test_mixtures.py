@@ -24,7 +24,6 @@ from torchdata_remote import (
     ShardWriter,
     Stop,
     World,
-    merge_states,
     mix,
 )
 from torchdata_remote.errors import EmptyShareError, StateError
@@ -217,11 +216,6 @@ def test_frequencies_follow_the_schedule_in_each_phase_also_of_other_epochs() ->
         assert all(is_close(counts[name], counts.total(), part) for name, part in parts.items())
 
 
-def test_epochs_that_end_by_exhaustion_each_begin_at_the_first_phase() -> None:
-    pipe = mixture({0: {"a": 1}, 4: {"b": 1}}, "all_exhausted", size=6)
-    assert [letters(pipe), letters(pipe)] == ["aaaabbbbbb"] * 2  # two of a are left: it is not drawn any more
-
-
 def test_sources_that_start_later_are_not_read_before_and_those_that_end_are_closed() -> None:
     log: list[str] = []
 
@@ -320,25 +314,6 @@ def test_the_weights_of_the_time_after_the_change_are_drawn_and_the_same_change_
     head, state = stopped(Resumable(mixture(BEFORE)), 20)
     for same in (BEFORE, {0: BEFORE}, {0: BEFORE, 60: AFTER}):
         assert [*head, *resumed(state, mixture(same))] == list(Resumable(mixture(BEFORE)))
-
-
-def test_a_source_with_the_weight_0_continues_where_it_was_when_it_is_drawn_again() -> None:
-    head, state = stopped(Resumable(mixture({"a": 1, "b": 1}, "all_exhausted")), 30)
-    middle, state = stopped(resumed(state, mixture({0: {"a": 1, "b": 0}}, "all_exhausted")), 10)
-    assert set(letters(middle)) == {"a"}
-    rest = list(resumed(state, mixture({"a": 1, "b": 1}, "all_exhausted")))
-    assert sorted([*head, *middle, *rest]) == everything("ab")
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ranks: int) -> None:
-    parts = [Resumable(chain(BEFORE, "all_exhausted", 5, World(rank, 2)), num_streams=4) for rank in range(2)]
-    iterators = [iter(part) for part in parts]
-    found = [next(iterator) for _ in range(9) for iterator in iterators]
-    state = merge_states([part.state_dict() for part in parts])
-    for rank in range(ranks):
-        found += resumed(state, chain({**AFTER, "c": 1}, "all_exhausted", 5, World(rank, ranks)), 4)
-    assert sorted(found) == everything("abc")
 
 
 def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_one_can() -> None:

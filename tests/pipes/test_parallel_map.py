@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -246,20 +245,6 @@ def test_a_break_ends_the_threads_and_releases_all_items() -> None:
     wait_for(lambda: first() is None)
 
 
-def test_passes_with_equal_numbers_share_their_threads() -> None:
-    """One that ends leaves them to the other; each chain may be read in a thread of its own."""
-    before = engine_threads()
-    one, other = (iter(IterableWrapper(range(50)).parallel_map(abs, num_threads=2)) for _ in range(2))
-    assert [next(one), next(other)] == [0, 0]
-    assert len(engine_threads() - before) <= 2
-    del one
-    assert list(other) == list(range(1, 50))
-    wait_for(lambda: engine_threads() <= before)
-    chains = [IterableWrapper(range(200)).parallel_map(abs, num_threads=2) for _ in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(list, chains)) == [list(range(200))] * 4
-
-
 def test_a_function_may_read_a_chain_with_threads_and_none_waits_for_another_forever() -> None:
     def read(number: int) -> list[int]:
         return list(IterableWrapper(range(number)).parallel_map(abs, num_threads=2))
@@ -295,37 +280,3 @@ def test_items_are_handled_by_their_consumer_while_others_keep_all_threads_busy(
     finally:
         hold.set()
         busy.join(120)
-
-
-def test_a_forked_child_has_threads_of_its_own_and_cannot_continue_a_pass_of_its_parent() -> None:
-    items = iter(IterableWrapper(range(20)).parallel_map(abs, num_threads=2))
-    next(items)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        found = ""
-        try:
-            try:
-                next(items)
-            except RuntimeError as error:
-                found = str(error)
-            pipe = IterableWrapper(range(20)).parallel_map(abs, num_threads=2)
-            os.write(writing, f"{found} {list(pipe) == list(range(20))}".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        text = lines.read()
-    os.waitpid(child, 0)
-    assert "begun in another process" in text
-    assert text.endswith("True")
-    assert list(items) == list(range(1, 20))
-
-
-def test_an_interrupt_of_the_consumer_ends_the_pass_at_once() -> None:
-    """Ctrl-C in the source is not raised in the place of an item."""
-    before = engine_threads()
-    items = iter(Numbers(3, KeyboardInterrupt).parallel_map(abs, num_threads=2))
-    with pytest.raises(KeyboardInterrupt):
-        next(items)
-    wait_for(lambda: engine_threads() <= before)

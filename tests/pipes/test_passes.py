@@ -170,23 +170,6 @@ def test_reading_changes_neither_a_pipe_nor_its_pickle(name: str) -> None:
     assert vars(own) == before
 
 
-@pytest.mark.parametrize("make_loader", [tdr.thread_loader, tdr.stateful_loader])
-def test_a_look_at_a_chain_moves_neither_its_epoch_nor_the_state_of_a_loader(make_loader: Callable[..., Any]) -> None:
-    """Nor does a second loader over it, as for an evaluation."""
-    pipe, whole = CHAINS["shuffled"](), make_loader(CHAINS["shuffled"](), batch_size=4)
-    expected = [list(whole) for _ in range(3)]
-    loader, other = (make_loader(pipe, batch_size=4) for _ in range(2))
-    batches, head = iter(loader), []
-    for number in range(3):
-        head.append(next(batches))
-        assert len(list(islice(pipe, number))) == number
-        state = loader.state_dict()
-        assert list(other) == expected[number]
-        assert loader.state_dict() == state
-    assert [*head, *batches] == expected[0]
-    assert list(loader) == expected[1]
-
-
 class Uncopied(list[Any]):
     """A list that may be long."""
 
@@ -201,19 +184,6 @@ def test_a_list_of_urls_is_read_without_a_copy_of_it_and_items_that_can_change_a
     for sample in IterableWrapper(samples).skip(0):
         sample["cls"].append("changed")
     assert [sample["cls"] for sample in samples] == [[0], [1], [2]]
-
-
-def test_one_iterator_at_a_time_is_the_rule_only_where_a_pipe_of_torch_keeps_what_it_reads() -> None:
-    source = IterableWrapper(range(NUM_SAMPLES)).sharding_filter_rank()
-    last = source.shuffle()
-    first, second = iter(last), iter(last)
-    assert {next(first), next(second)} <= set(range(NUM_SAMPLES))
-    with pytest.raises(RuntimeError, match="invalidated"):
-        next(first)
-    within = source.shuffle().take(NUM_SAMPLES)
-    assert [sorted(column) for column in zip(*zip(within, within, strict=True), strict=True)] == [
-        list(range(NUM_SAMPLES))
-    ] * 2
 
 
 # Worlds that grow and shrink
@@ -282,34 +252,6 @@ def refused(name: str, state: Any, ranks: int) -> bool:
     with pytest.raises(StateError, match="Use a number of ranks that divides the number of streams"):
         rest_of(CHAINS[name], ranks, state)
     return True
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_a_rank_that_has_ended_is_merged_with_others_also_where_streams_were_divided(ranks: int) -> None:
-    """Its state begins the next epoch, with other streams; without the states of all ranks it is refused."""
-
-    def loader(rank: int, world_size: int) -> Any:
-        pipe = tdr.stream_shards(
-            f"{FOLDER}*.tar", world=tdr.World(rank, world_size), interleave=1, shuffle_buffer_size=2
-        )
-        return tdr.stateful_loader(pipe.map(key_of), num_streams=2)
-
-    def read_on(state: Any, world_size: int, stops: Sequence[int | None]) -> tuple[list[str], list[Any]]:
-        found, states = [], []
-        for rank, stop in enumerate(stops):
-            resumed = loader(rank, world_size)
-            resumed.load_state_dict(state)
-            found += list(islice(resumed, stop))
-            states.append(resumed.state_dict())
-        return found, states
-
-    begun = loader(0, 1)
-    first = list(islice(begun, 4))
-    found, states = read_on(begun.state_dict(), 3, [None, 2, 1])
-    with pytest.raises(StateError, match="Merge those of all ranks"):
-        tdr.merge_states(states[:2])
-    rest, _ = read_on(tdr.merge_states(states), ranks, [None] * ranks)
-    assert sorted([*first, *found, *rest]) == texts(samples().map(key_of))
 
 
 # Pipes of others

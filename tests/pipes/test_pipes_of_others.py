@@ -105,16 +105,6 @@ def test_loaders_read_them_exactly_once_in_another_order_each_epoch(
         assert found[0] != found[1]
 
 
-class Paired(IterDataPipe[Any]):
-    """A user's pipe with two sources, in a list."""
-
-    def __init__(self, *sources: Any) -> None:
-        self.sources = list(sources)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from zip(*self.sources, strict=True)
-
-
 class Numbered(IterDataPipe[Any]):
     """A user's pipe with a state, which includes that of its source."""
 
@@ -139,15 +129,6 @@ class Numbered(IterDataPipe[Any]):
 
 def shuffled(number: int = 12) -> Any:
     return IterableWrapper(range(number)).shuffle_shards(seed=2).sharding_filter_rank()
-
-
-def test_sources_in_a_list_are_of_one_epoch_and_passes_run_at_once() -> None:
-    pipe = tdr.Take(Paired(shuffled(), shuffled()), 12)
-    epochs = [list(pipe), list(pipe)]
-    assert all(one == other for epoch in epochs for one, other in epoch)
-    assert epochs[0] != epochs[1]
-    again = tdr.Take(Paired(shuffled(), shuffled()), 12)
-    assert list(map(list, zip(*zip(again, again, strict=True), strict=True))) == epochs
 
 
 def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:

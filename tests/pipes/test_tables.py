@@ -20,7 +20,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
@@ -138,23 +137,6 @@ def test_what_cannot_be_counted_or_split_names_the_pipe_that_does_it(memory_fold
         list(files.equalize_ranks())
 
 
-@EACH_FORMAT
-def test_empty_tables_yield_nothing(memory_folder: str, form: str) -> None:
-    urls = [put_table(f"{memory_folder}/{at}", numbered(size), form) for at, size in enumerate([0, 3, 0])]
-    assert [sample["n"] for sample in wrapped(*urls).table_reader()] == [0, 1, 2]
-    assert len(list(wrapped(*urls).list_row_groups())) == 1
-
-
-def test_workers_read_each_row_once_also_after_their_parent_has_read(tmp_path: Path) -> None:
-    for at in range(2):
-        (tmp_path / f"{at}.parquet").write_bytes(file_bytes(numbered(20, 20 * at), rows=5))
-    groups = wrapped(str(tmp_path)).list_remote(pattern="*.parquet").list_row_groups(filter=pc.field("n") > 3)
-    pipe = groups.shuffle_shards(seed=0).sharding_filter_rank().table_reader(filter=pc.field("n") > 3, columns=["n"])
-    assert len(list(pipe)) == 36
-    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    assert sorted(sample["n"] for sample in chain(loader)) == list(range(4, 40))
-
-
 # Row groups
 
 
@@ -168,13 +150,6 @@ def test_each_row_group_is_a_part_of_its_file(memory_folder: str, form: str) -> 
     assert groups[3] == urls[1]
     listed = list(wrapped(urls[0]).list_remote())
     assert all((group.size, group.etag) == (listed[0].size, listed[0].etag) for group in groups[:3])
-
-
-def test_fewer_row_groups_than_readers_are_split_by_rows_and_parts_listed_again(memory_folder: str) -> None:
-    url = put_table(f"{memory_folder}/t.parquet", numbered(20), rows=10)
-    shares = [list(wrapped(url).list_row_groups().sharding_filter_rank(world=World(rank, 4))) for rank in range(4)]
-    assert list(map(ranges, shares)) == [[(0, 5)], [(5, 10)], [(10, 15)], [(15, 20)]]
-    assert ranges(IterableWrapper(shares[1] + shares[2]).list_row_groups()) == [(5, 10), (10, 15)]
 
 
 def test_an_error_of_a_listing_follows_the_files_before_it(memory_folder: str) -> None:
@@ -523,15 +498,6 @@ def test_a_footer_of_another_length_is_an_error_that_says_what_is_given(
         fsspec.filesystem("memory").pipe(url, short)
         with pytest.raises(ShardReadError, match=rf"t\.{form}"):
             list(wrapped(url).table_reader())
-
-
-def test_the_checksum_of_a_page_is_compared(memory_folder: str) -> None:
-    table = pa.table({"a": np.arange(1000) + (1 << 40)})
-    data = bytearray(file_bytes(table, rows=1000, write_page_checksum=True, compression="none", use_dictionary=False))
-    data[2000] ^= 1
-    fsspec.filesystem("memory").pipe(f"{memory_folder}/a.parquet", bytes(data))
-    with pytest.raises(ShardReadError, match="row group 0"):
-        list(wrapped(f"{memory_folder}/a.parquet").table_reader())
 
 
 def read_damaged_files() -> None:

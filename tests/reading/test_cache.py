@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -158,16 +157,6 @@ def test_objects_without_an_etag_are_read_and_not_cached_with_one_warning(
         assert len(caplog.records) == 1
 
 
-def test_an_object_larger_than_the_cache_is_read_and_reported_once(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with store_of({"a": bytes(95), "b": bytes(96)}) as store:
-        for _ in range(2):
-            assert len(gets_of_an_epoch(store, part_bytes=100, **cached(folder, 90))) == 2
-    [said] = [record.getMessage() for record in caplog.records]
-    assert re.search("9[56] bytes, more than cache_bytes=90", said)
-
-
 @pytest.mark.parametrize("read_bytes", [0, 1, 10, 25])
 def test_an_object_that_was_read_in_part_is_fetched_again(folder: Path, read_bytes: int) -> None:
     with store_of({"a": bytes(range(50))}) as store:
@@ -233,26 +222,6 @@ def test_the_bound_holds_on_the_disk_for_small_objects_and_what_names_them(folde
             streams = store.open(urls, part_bytes=MIB, **cached(folder, MIB))
             assert sum(len(stream.read()) for _, stream in streams) == 800 * num_bytes
             wait_for(lambda: used_bytes(folder) <= MIB)  # a journal is there for a moment
-
-
-def test_ranks_that_read_the_same_objects_remove_nothing(folder: Path) -> None:
-    """A second read counts as one of another epoch after a minute."""
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        random_epoch(store, folder, 2 * MIB, 0)
-        before = sorted(folder.rglob("*"))
-        for _ in range(8):
-            random_epoch(store, folder, 2 * MIB, 1, part=2)
-        assert sorted(folder.rglob("*")) == before
-
-
-def test_a_new_version_takes_the_room_of_the_old_one(folder: Path) -> None:
-    """So a cache with room for two versions of the data has each version, the fifth one too."""
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        for version in range(5):
-            store.objects = {name: b"%d" % version + data[1:] for name, data in store.objects.items()}
-            found = [random_epoch(store, folder, 8 * MIB, seed) for seed in range(3)]
-            assert found[0] == 0
-            assert found[2] >= 0.5
 
 
 def test_a_smaller_bound_holds_once_a_few_objects_have_been_stored(folder: Path) -> None:

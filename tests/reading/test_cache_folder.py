@@ -183,21 +183,6 @@ def test_a_folder_that_others_may_enter_is_an_error(folder: Path, mode: int) -> 
         store.read_all(**cached(folder))
 
 
-@pytest.mark.parametrize(("age_s", "heals"), [(0, False), (60, True)])
-@pytest.mark.parametrize("left", [0, 50, 120])
-def test_a_short_file_is_left_to_the_process_that_may_write_it_and_replaced_once_it_is_old(
-    folder: Path, left: int, age_s: int, heals: bool
-) -> None:
-    with store_of(objects_of([100])) as store:
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
-        path, _ = place_of(folder, store.objects["0"])
-        os.truncate(path, left)
-        os.utime(path, (path.stat().st_mtime - age_s,) * 2)
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ["0"]
-        assert (path.stat().st_size > left) == heals
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ([] if heals else ["0"])
-
-
 # --- folders that cannot be used
 
 
@@ -325,16 +310,3 @@ def test_a_process_that_is_killed_at_any_request_leaves_a_sound_cache(folder: Pa
         for _ in range(3):
             gets = gets_of_an_epoch(store, part_bytes=MIB, **cached(folder, 2 * MIB))
         assert gets == [], "what killed processes left does not take the room"
-
-
-def test_a_fork_while_a_cache_is_used_disturbs_neither_process(folder: Path) -> None:
-    with store_of(objects_of([5_000, 300_000] * 6)) as store:
-        options = cached(folder, part_bytes=100_000, max_buffer_bytes=200_000)
-        streams = store.open(**options)
-        name, stream = next(streams)
-        first = stream.read(10)
-        assert in_child(lambda: 7 * (store.read_all(**options) == store.objects)) == 7
-        got = {name: first + stream.read(), **{name: stream.read() for name, stream in streams}}
-        assert got == store.objects
-        gets_of_an_epoch(store, **options)
-        assert gets_of_an_epoch(store, **options) == []

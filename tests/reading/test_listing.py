@@ -25,7 +25,6 @@ from tests.support import objects
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote import RemoteUrl, RetryPolicy
 from torchdata_remote.errors import (
-    AccessDeniedError,
     EmptyListingError,
     ObjectNotFoundError,
     StorageError,
@@ -162,13 +161,6 @@ def test_a_key_that_ends_in_a_slash_and_has_bytes_is_an_error_where_it_is_read(m
         objects.read(listed[1], moto.storage_options)
 
 
-def test_a_name_with_brackets_is_found_as_one_object(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    put_all(moto, bucket, {"a[1].tar", "b1.tar"})
-    assert urls_of(f"s3://{bucket}/a[1].tar", moto.storage_options) == [f"s3://{bucket}/a[1].tar"]
-    assert urls_of(f"s3://{bucket}/b[1].tar", moto.storage_options) == [f"s3://{bucket}/b1.tar"]
-
-
 def test_directory_markers_are_skipped(moto: S3Server) -> None:
     bucket, client = moto.new_bucket(), client_of(moto)
     for key in ("dir/", "dir/sub/", "dir/sub/deeper/", "dir"):
@@ -181,15 +173,6 @@ def test_directory_markers_are_skipped(moto: S3Server) -> None:
     client.delete_object(Bucket=bucket, Key="dir/sub/a")
     with pytest.raises(EmptyListingError):
         urls_of(f"s3://{bucket}/dir/sub", moto.storage_options)
-
-
-def test_each_choice_of_a_brace_list_with_a_glob_or_a_slash_is_listed(memory_folder: str) -> None:
-    folder = memory_folder.removeprefix("memory:/")
-    names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar", "val/0.jpg"]
-    fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
-    root = memory_folder + "/"
-    assert below(root + "{val,train}/*.tar", {}, root) == ["val/0.tar", "train/0.tar", "train/1.tar"]
-    assert below(root + "{train,val}/", {}, root) == ["train/0.tar", "train/1.tar", "val/0.jpg", "val/0.tar"]
 
 
 @pytest.mark.parametrize("url", ["{}/none", "{}/none/", "{}/*.none", "{}/none/**"])
@@ -280,22 +263,6 @@ def test_a_store_that_does_not_sort_is_sorted_here(paths: list[str], cut: int) -
     assume(first != sorted(first))
     pages = Pages({"": [(first, "1")], "1": [(["0" * cut],)]})
     assert pages.listed() == sorted(f"s3://bkt/{path}" for path in [*paths, "0" * cut])
-
-
-def test_an_abandoned_listing_ends_where_all_further_pages_are_empty() -> None:
-    further: dict[str, list[Any]] = {str(number): [([], str(number + 1))] for number in range(100)}
-    pages, before = Pages({"": [(["a"], "0")], **further, "100": [([],)]}), set(threading.enumerate())
-    pages.gate.clear()
-    with scripted(pages.respond) as server:
-        options = {**options_of(server.url), "default_fill_cache": False}  # for s3fs, which asks for one page at a time
-        found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options))
-        assert next(found) == "s3://bkt/a"
-        wait_for(lambda: "0" in pages.asked)
-        del found
-        gc.collect()
-        pages.gate.set()
-        wait_for(lambda: not {thread for thread in new_threads(before) if thread.name == "torchdata_remote"})
-        assert "100" not in pages.asked
 
 
 def test_objects_are_handed_out_while_the_next_page_is_requested_and_an_abandoned_listing_ends() -> None:
@@ -412,16 +379,6 @@ def test_a_long_listing_of_a_process_that_will_be_forked_is_by_obstore_in_anothe
 def url_and_size(files: Any, number: int) -> tuple[str, int | None]:
     url = files._files.urls[number]
     return url.removeprefix("s3://bkt/"), url.size
-
-
-@pytest.mark.usefixtures("forks")
-def test_an_error_of_the_other_process_is_raised_here() -> None:
-    def respond(request: Request) -> Response:
-        return Response.of_error(403, "No") if "object_store" in request.headers["user-agent"] else answers(request)
-
-    answers = Keys(MANY).respond
-    with scripted(respond) as server, pytest.raises(AccessDeniedError, match="s3://bkt/"):
-        tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
 
 
 # --- manifests

@@ -19,7 +19,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.servers.files_over_http import files_over_http
 from tests.support.counted_items import Counted
-from torchdata_remote import RemoteUrl, Resumable, mix
+from torchdata_remote import RemoteUrl, Resumable
 from torchdata_remote.testing import FaultyStore
 
 LONG = "very-long-é/" * 12
@@ -170,40 +170,3 @@ def test_a_resumed_shuffle_reads_at_most_two_buffers_again(num_samples: int, buf
     assert len(taken) <= num_passed + buffer_size
     assert len(again) <= 2 * buffer_size + 1
     assert bool(following) == (num_passed < num_samples)
-
-
-@given(
-    sizes=st.lists(st.sampled_from([0, 100, 1_000, 10_000]), max_size=40),
-    most=st.sampled_from([1, 3_000, 30_000, 300_000]),
-    num_passed=st.integers(0, 40),
-)
-def test_a_resumed_shuffle_by_bytes_reads_at_most_two_buffers_again(
-    sizes: list[int], most: int, num_passed: int
-) -> None:
-    _, again, _ = after(
-        lambda counted: items(counted, map(bytes, sizes)).shuffle_samples(buffer_size=1_000, max_buffer_bytes=most),
-        num_passed,
-    )
-    assert sum(map(len, again)) <= 2 * most + 18 * 10_000
-
-
-def test_a_resumed_mixture_reads_nothing_again() -> None:
-    def make(counted: Counted) -> Any:
-        return mix({"a": (items(counted, range(20)), 1), "b": (items(counted, range(20, 40)), 1)}, stop=30)
-
-    taken, again, following = after(make, 17)
-    assert (len(taken), again) == (17, following)
-
-
-def test_states_are_small() -> None:
-    source = IterableWrapper([[number] for number in range(2_000)]).sharding_filter_rank()
-    for pipe in (
-        source.bucket(2, length=itemgetter(0), max_wait=1_000),
-        source.shuffle_samples(buffer_size=1_000),
-        source.pack(3),
-        source.parallel_map(len, num_threads=2, max_ahead=500),
-        mix({"a": (source, 1)}, stop=1_500),
-    ):
-        data = Resumable(pipe)
-        list(islice(data, 200))
-        assert len(json.dumps(data.state_dict()["streams"])) < 700

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import re
 import warnings
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torchdata_remote as tdr
 from tests.support.loaders import edited, names_of, said, through_json
@@ -71,22 +68,6 @@ def test_the_state_before_a_pass_is_its_beginning_and_after_it_its_end() -> None
     assert [list(again), list(again)] == [[], epochs[1]]
     again.load_state_dict(before)
     assert list(again) == epochs[0]
-
-
-def test_each_pass_is_a_new_epoch_and_set_epoch_sets_the_next_one() -> None:
-    data = tdr.Resumable(names_of(), num_streams=2)
-    epochs = [list(data) for _ in range(4)]
-    assert len(set(map(tuple, epochs))) == 4
-    data.set_epoch(1)
-    assert data.next_epoch == 1
-    assert [list(data), list(data)] == epochs[1:3]
-    next(iter(data))
-    data.set_epoch(0)  # in the middle of a pass
-    assert (data.state_dict()["epoch"], data.state_dict()["streams"]) == (0, [[0, None], [1, None]])
-    assert list(data) == epochs[0]
-    with pytest.raises(ValueError, match="at least 0, got -1"):
-        data.set_epoch(-1)
-    assert list(data) == epochs[1]
 
 
 def test_set_epoch_drops_a_loaded_state_of_another_epoch_only() -> None:
@@ -211,15 +192,6 @@ def test_streams_that_ranks_cannot_share_equally_are_refused_for_equal_ranks() -
     assert list(tdr.Resumable(pipe, num_streams=6))
 
 
-def test_several_streams_need_a_split_of_every_listing() -> None:
-    split = names_of(6).map(str)
-    unsplit = tdr.IterableWrapper(["memory://a/0.tar"]).shard_tar_reader()
-    for pipe in (unsplit, tdr.mix({"a": (split, 1), "b": (unsplit, 1)})):
-        with pytest.raises(StateError, match=r"2 streams would read the same: put sharding_filter_rank\(\)"):
-            iter(tdr.Resumable(pipe, num_streams=2))
-    assert len(list(tdr.Resumable(tdr.mix({"a": (split, 1)}), num_streams=2))) == 6
-
-
 def test_large_shuffle_buffers_of_several_streams_are_warned_of_before_they_fill() -> None:
     """By samples, or by bytes where these are bounded; the warning has the figures."""
 
@@ -250,17 +222,6 @@ def test_what_is_no_state_is_refused_by_its_type(odd: Any) -> None:
             loader.load_state_dict(odd)
 
 
-@pytest.mark.parametrize("name", ["chain", "listing", "epoch", "num_streams", "streams", "digest"])
-def test_a_state_without_one_of_its_entries_is_refused(name: str) -> None:
-    data = tdr.Resumable(names_of(), num_streams=2)
-    odd = stopped(data)
-    del odd[name]
-    loads: list[Callable[[Any], object]] = [data.load_state_dict, lambda other: tdr.merge_states([other])]
-    for load in (*loads, tdr.stateful_loader(data).load_state_dict):
-        with pytest.raises(StateError, match=r"Expected a state with .*digest; got dict: \{"):
-            load(odd)
-
-
 def test_an_error_shows_a_part_of_the_refused_value() -> None:
     with pytest.raises(StateError) as caught:
         tdr.Resumable(names_of()).load_state_dict({"x": "x" * 10**6})
@@ -275,22 +236,6 @@ def test_a_state_of_another_version_is_refused_and_says_how_to_go_on(version: An
         for other in ({**data.state_dict(), "version": version}, {"version": version}):
             with pytest.raises(StateError, match=message):
                 load(other)
-
-
-@pytest.mark.parametrize("all_ranks", ['{"version": 2, "cha', None, 5, "[]", "{}"])
-def test_a_damaged_state_of_all_ranks_is_refused(all_ranks: object) -> None:
-    """As after a full disk."""
-    with pytest.raises(StateError, match=r"damaged.*all_ranks|Expected a state with"):
-        tdr.stateful_loader(names_of()).load_state_dict({"all_ranks": all_ranks})
-
-
-def test_the_state_of_one_of_several_slots_is_refused_where_streams_are_missing() -> None:
-    states, data = slots(2, 4), tdr.Resumable(names_of())
-    data.load_state_dict(states[0])
-    with pytest.raises(StateError, match=r"no stream 1: it is of one slot\. Merge .* merge_states\(\)"):
-        iter(data)
-    data.load_state_dict(tdr.merge_states(states))
-    assert len(list(data)) == 40 - 6
 
 
 def shards(**options: Any) -> Any:
@@ -330,18 +275,6 @@ def test_a_state_that_only_workers_of_a_plain_loader_have_is_refused(method: str
     assert len(list(loader)) == 12
     with pytest.raises(StateError, match="stateful_loader"):
         data.state_dict()
-
-
-@pytest.mark.parametrize("make", [tdr.stateful_loader, StatefulDataLoader])
-def test_loaders_that_ask_their_workers_have_a_state(make: Any) -> None:
-    data = tdr.Resumable(names_of(12), num_streams=4)
-    loader = make(data, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    rest = list(batches)
-    loader.load_state_dict(state)
-    assert list(loader) == rest
 
 
 # Merging
@@ -412,14 +345,6 @@ def test_states_of_epochs_that_cannot_coincide_are_refused() -> None:
             tdr.merge_states([edited(ahead, epoch=epoch, streams=streams), behind])
 
 
-def test_the_turns_of_workers_are_merged_in_the_order_of_the_ranks() -> None:
-    first, second = slots(2, 4)
-    turns = [[rank, 2, 3, rank + 1] for rank in range(2)]
-    assert tdr.merge_states([edited(second, turns=turns[1:]), edited(first, turns=turns[:1])])["turns"] == turns
-    assert tdr.merge_states([edited(first, turns=turns[:1]), second])["turns"] == turns[:1]
-    assert "turns" not in tdr.merge_states([first, second])
-
-
 # Listings, compared by what both sides know of each object
 
 MD5 = "0123456789abcdef" * 2
@@ -474,21 +399,6 @@ def test_any_number_of_replaced_objects_is_detected(num_urls: int, field: str, d
     assert message is None if same else WORDS[field] in str(message)
 
 
-@given(num_urls=st.integers(33, 90), seed=st.integers(0, 10**6), data=st.data())
-def test_objects_are_compared_by_the_fields_that_both_sides_have(num_urls: int, seed: int, data: st.DataObject) -> None:
-    """With a manifest and a folder in one listing, some shards have an MD5 and others an etag."""
-    draw = random.Random(seed)
-    before = [
-        changed(url, etag=None) if draw.random() < 0.5 else changed(url, num_samples=None, md5=None)
-        for url in listing(num_urls)
-    ]
-    place = data.draw(st.integers(0, num_urls - 1))
-    url = before[place]
-    after = [*before[:place], changed(url, etag=url.etag and '"other"', md5=url.md5 and MD5), *before[place + 1 :]]
-    field = "MD5" if url.md5 else "etag"
-    assert difference_of(before, after) == f"some of the {num_urls} objects differ in their {field}"
-
-
 WHOLE = shard(0, size=7, etag='"a"', num_samples=3, md5=MD5)
 
 
@@ -524,27 +434,6 @@ def test_added_removed_renamed_and_moved_objects_are_refused() -> None:
     assert difference_of(few, few[::-1]) == "the same objects in another order, which changes the shares"
     assert difference_of([1, None, "\udcff"], [1, None, "\udcff"]) is None
     assert difference_of([1], [2]) == "2 differs in its URL"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"fields": 7},
-        *({"fields": {"size": size}} for size in ("short", "?" * 24, [1, 2, 3])),
-        {"order": None},
-        {"num_urls": None},
-    ],
-)
-def test_a_damaged_fingerprint_is_refused(damage: dict[str, Any]) -> None:
-    data = tdr.Resumable(tdr.IterableWrapper(listing(40)).sharding_filter_rank())
-    sound = stopped(data)
-    entries = {**sound["listing"][0], **damage}
-    state = edited(sound, listing=[{name: value for name, value in entries.items() if value is not None}])
-    data.load_state_dict(state)
-    with pytest.raises(StateError, match=r"damaged.*earlier state"):
-        next(iter(data))
-    with pytest.raises(StateError, match="damaged"):
-        tdr.merge_states([state, edited(sound, streams=[])])
 
 
 def test_a_state_whose_listing_is_none_resumes_on_other_objects() -> None:

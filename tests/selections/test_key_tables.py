@@ -104,13 +104,6 @@ def test_a_table_in_memory_is_refused_as_its_column_is_meant(kind: Any) -> None:
         _selected(kind(COLUMNS))
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
-    table, buffer = pa.table([["a"], ["b"]], ["__key__", "__key__"]), io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
-    with pytest.raises(RemoteDataError, match=r"twice\.parquet: 2 columns are named '__key__'"):
-        _keys("twice.parquet", buffer.getvalue())
-
-
 def test_a_column_that_is_missing_is_named() -> None:
     with pytest.raises(MissingMemberError, match=r"keys.parquet has no column 'keys'; did you mean '__key__'"):
         _keys("keys.parquet", FILES["keys.parquet"], column="keys")

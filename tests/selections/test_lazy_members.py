@@ -66,14 +66,6 @@ def test_the_beginnings_of_the_next_shards_are_requested_together_and_threads_en
     wait_for(lambda: not new_threads(before))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_each_sample_reaches_one_rank_also_where_shards_are_split(store: ScriptedStore, ranks: int) -> None:
-    worlds = [tdr.World(rank, ranks) for rank in range(ranks)]
-    shares = [tdr.stream_shards(f"{store.url}index.json", seed=None, lazy={"mp4"}, world=world) for world in worlds]
-    found = [(sample["cls"], bytes(sample["mp4"])) for share in shares for sample in share]
-    assert sorted(found) == [(b"%d" % number, DATA[number:]) for number in range(4)]
-
-
 @pytest.mark.parametrize("kind", ["compressed", "nested", "opened by others"])
 def test_files_are_in_memory_where_the_archive_has_no_places(kind: str) -> None:
     data, wrapper = pack_tar([("a.mp4", b"a" * 100_000), ("b.mp4", b"b" * 200_000)]), tdr.IterableWrapper
@@ -91,12 +83,6 @@ def test_decoders_of_the_package_get_bytes_and_functions_of_users_the_file(store
     assert (sample["cls"], sample["mp4"]) == (0, "0.mp4")
     sample = next(iter(reader(store, lazy=("cls",)).decode_sample({"cls": tdr.decoders.text})))
     assert sample["cls"] == "0"
-
-
-def test_lazy_members_are_written_as_they_are(store: ScriptedStore, memory_folder: str) -> None:
-    list(reader(store).write_shards(memory_folder + "/{shard}.tar"))
-    written = tdr.stream_shards(memory_folder, seed=None)
-    assert [sample["mp4"] for sample in written] == [DATA[number:] for number in range(4)]
 
 
 def test_what_is_passed_over_is_not_requested_and_no_byte_twice(store: ScriptedStore) -> None:

@@ -185,15 +185,6 @@ def test_a_shard_that_is_selected_completely_stays_as_it_is_and_others_are_left_
     assert [url.num_samples for url in listed("").select(keys=chosen)] == [NUM_SAMPLES, 1]
 
 
-def test_stream_shards_selects(samples: dict[str, Any]) -> None:
-    chosen = list(samples)[::4]
-    pipe = tdr.stream_shards(f"{FOLDER}index.json", select={"keys": chosen, "members": ["cls"]})
-    assert sorted(keys_of(pipe)) == sorted(chosen)
-    assert all("txt" not in sample for sample in pipe)
-    with pytest.raises(TypeError, match="stream_shards: select"):
-        tdr.stream_shards(FOLDER, select=chosen)  # type: ignore[arg-type]
-
-
 # What is refused
 
 

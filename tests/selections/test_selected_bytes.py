@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import random
 import tarfile
 import threading
@@ -20,7 +19,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, held_by, store_of
 from tests.support.shard_places import memory_place, tar_of
 from tests.support.waiting import new_threads, wait_for
-from torchdata_remote.errors import ManifestError, ObjectChangedError, ShardReadError
+from torchdata_remote.errors import ManifestError, ObjectChangedError
 
 END_S = 60
 BLOCK = 512
@@ -244,28 +243,6 @@ def test_the_checksum_of_the_manifest_decides_about_a_file_of_keys() -> None:
         read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys) ^ 1)
     with pytest.raises(ManifestError, match="has 2 samples"):
         read_keys(tar, None, num_samples=3)
-
-
-def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
-    tar = pack_tar(SMALL)
-    keys = keys_beside(tar)
-    with store_of({"0.tar": tar, "0.tar.keys": keys}) as store:
-        real, answers = store.read, [keys[:-1] + b"x"]
-
-        def read(name: str, start: int, end: int) -> bytes:
-            return answers.pop() if answers and name.endswith(".keys") else real(name, start, end)
-
-        store.read = read  # type: ignore[method-assign]
-        url = tdr.RemoteUrl(f"{store.url}0.tar", len(tar), num_samples=2, keys_crc32=zlib.crc32(keys))
-        assert [one["__key__"] for one in tdr.IterableWrapper([url]).select(keys=["b"]).shard_tar_reader()] == ["b"]
-        assert not answers
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_samples_that_cannot_be_read_one_by_one_are_refused() -> None:
-    for archive in (gzip.compress(pack_tar(SMALL)), b"PK\x03\x04" + bytes(100)):
-        with pytest.raises(ShardReadError, match=r"0\.tar: at byte 0: .*not a tar"):
-            read_keys(archive, None)
 
 
 def test_of_shards_without_files_of_keys_the_headers_are_requested_and_one_warning_is_said(

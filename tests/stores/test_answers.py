@@ -135,40 +135,6 @@ def test_etags_that_differ_in_form_only_are_one_version(transport: str) -> None:
 
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
 TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
-READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
-    "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
-    "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
-    "length twice": ("206 Partial Content", TEN, (RANGE, LENGTH, LENGTH)),
-    "200 with a Content-Range": ("200 OK", TEN, (RANGE, LENGTH)),
-    "a Last-Modified that is no date": ("206 Partial Content", TEN, (RANGE, LENGTH, "Last-Modified: yesterday")),
-    "metadata in UTF-8": ("206 Partial Content", TEN, (RANGE, LENGTH, "x-amz-meta-title: \xc3\xa9")),
-    "a content type beyond ASCII": ("206 Partial Content", TEN, (RANGE, LENGTH, "Content-Type: text/\xe9")),
-}
-
-REFUSED_BY_AIOHTTP = ("length twice", "a Last-Modified that is no date", "a content type beyond ASCII")
-
-
-@by("az", "hub", "gs by obstore")
-@pytest.mark.parametrize("case", READABLE)
-def test_an_unusual_but_unambiguous_answer_is_read(transport: str, case: str) -> None:
-    """What RFC 9110 allows, and violations with one possible meaning."""
-    status, body, headers = READABLE[case]
-    if transport == "s3 by obstore" and case in ("a Last-Modified that is no date", "a content type beyond ASCII"):
-        return  # neither obstore nor botocore reads it
-    if transport == "datasets" and case == "200 with a Content-Range":
-        return  # our own service does not answer like this, so that it is not our service
-    if transport == "s3 by s3fs" and case in REFUSED_BY_AIOHTTP:
-        return  # it raises an error
-
-    def respond(request: str) -> bytes:
-        if request.startswith("HEAD"):
-            return answer("200 OK", b"", LENGTH, *KNOWN)
-        return answer(status, body, *headers, *(known for known in KNOWN if known[:4] not in str(headers)))
-
-    with raw(respond) as server:
-        for size in (len(body), None):
-            assert target(transport, server.url).read(size) == body
-        assert server.num_requests <= 6
 
 
 HOPELESS = {

@@ -33,7 +33,6 @@ from torchdata_remote.errors import (
     AccessDeniedError,
     ContentEncodingError,
     ExpiredCredentialsError,
-    RemoteDataError,
     TransientStorageError,
     UrlError,
 )
@@ -290,17 +289,6 @@ def test_unusable_credentials_are_an_error_that_names_them(
     assert google.requests == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-@pytest.mark.parametrize("token", ["raw-secret\nx", "raw-secret\x00y"], ids=repr)
-def test_a_token_that_no_header_can_hold_is_an_error_without_it(google: Google, token: str, backend: Backend) -> None:
-    with pytest.raises(
-        AccessDeniedError, match=r"gs://bucket: token is no str, or has .*'token' of storage_opt"
-    ) as caught:
-        read(options_of(google, token=token), backend)
-    assert "secret" not in str(caught.value)
-    assert google.requests == []
-
-
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"", b"[1]", b'{"access_token": "a", "expires_in": "soon"}'])
 def test_a_server_of_tokens_that_sends_something_else_or_nothing_is_asked_again(
     google: Google, body: bytes, tmp_path: Path
@@ -322,26 +310,6 @@ def test_the_project_of_the_options_pays_for_each_request(google: Google) -> Non
     use(options_of(google, token="raw-secret", requester_pays=True, project="payer-2"))
     sent = [one.headers.get("x-goog-user-project") for one in google.of_storage()]
     assert [payer for payer, _ in itertools.groupby(sent)] == ["payer", "payer-2"]
-
-
-def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of AWS, whatever its environment says; what is stored compressed is asked for as it is."""
-    for name, value in {"AWS_PROFILE": "none", "AWS_USE_FIPS_ENDPOINT": "true", "AWS_ENDPOINT_URL_S3": "x"}.items():
-        monkeypatch.setenv(name, value)
-    options = options_of(google, token="raw-secret", access="read_only")
-    for backend in BY_EACH:
-        objects.read(tdr.RemoteUrl("gs://bucket/a", len(DATA), '"1"'), options, backend=backend)
-    with pytest.raises(RemoteDataError):  # this server keeps nothing
-        objects.write("gs://bucket/d/", {**options, "endpoint_url": google.url})
-    assert not [name for one in google.requests for name in one.headers if name.startswith(("x-amz", "amz-sdk"))]
-    for one in google.of_storage()[:1]:
-        assert (one.headers["range"], one.headers["if-match"]) == ("bytes=0-4", '"1"')
-        assert one.headers["accept-encoding"] == "gzip"
-    puts = [one for one in google.requests if one.method == "PUT"]
-    assert puts
-    for put in puts:
-        assert put.headers["x-goog-if-generation-match"] == "0"
-        assert "if-none-match" not in put.headers
 
 
 def test_the_emulator_of_the_environment_is_used_without_credentials(

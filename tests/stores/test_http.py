@@ -80,14 +80,6 @@ def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
     assert {request.target for request in site.server.requests} == {path}
 
 
-def test_a_small_object_costs_one_get(ranged: Site) -> None:
-    for path in ("/a.bin", "/b.bin?sig=1"):
-        ranged.objects[path] = b"12345"
-        ranged.server.requests.clear()
-        assert objects.read(ranged.url + path) == b"12345"
-        assert [(one.method, one.target) for one in ranged.server.requests] == [("GET", path)]
-
-
 @pytest.mark.parametrize("query", ["", "?x=1"])
 def test_redirects_are_followed_for_sizes_and_bytes(site: Site, other: Site, query: str) -> None:
     """Within the host and to another one."""

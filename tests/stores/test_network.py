@@ -298,27 +298,3 @@ def test_proxies_of_the_options_are_used_for_every_host(
         }
         assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
     assert {one.host for one in recorder.taken()} == {"127.0.0.1:1"}
-
-
-@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}], ids=["obstore", "s3fs"])
-def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
-    moto: S3Server, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
-) -> None:
-    """Whatever reads the environment: nothing listens at the proxy's address."""
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    use(moto, more)
-
-
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_the_time_limit_of_a_silent_server_is_that_of_the_options(backend: Backend) -> None:
-    """``read_timeout``, in seconds, and not that of the policy, which would be an hour."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        options = {"endpoint_url": url, "key": "k", "secret": "s", "config_kwargs": {"read_timeout": 0.2}}
-        with pytest.raises(TransientStorageError):
-            objects.read(
-                "s3://bucket/a", options, backend=backend, retry=RetryPolicy(max_attempts=1, progress_timeout_s=3600)
-            )

@@ -332,13 +332,6 @@ def test_a_mistake_in_a_later_url_of_a_bucket_is_refused_as_in_the_first_one() -
     assert "PASSWORD" not in text_of(caught.value)
 
 
-@pytest.mark.parametrize("lone", ["key", "secret", "token", "fallback_key", "fallback_secret"])
-def test_half_of_a_pair_of_credentials_is_refused(lone: str) -> None:
-    """Rather than ignored."""
-    message = refusal("s3://a-bucket/x/", {"endpoint_url": "http://127.0.0.1:1", lone: "PASSWORD"}, kind=StorageError)
-    assert "a-bucket" in message
-
-
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "config"])
 def test_an_unusable_address_of_the_environment_is_named_and_one_of_the_options_goes_first(
     variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -358,15 +351,6 @@ def refusal_of_connection() -> str:
     with pytest.raises(TransientStorageError) as caught:
         objects.listed("s3://b/x/", SERVER)
     return str(caught.value)
-
-
-def test_a_missing_bundle_of_certificates_of_the_environment_is_named_where_tls_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", "/nope.pem")
-    message = refusal("s3://b/x/", {**SERVER, "endpoint_url": "https://127.0.0.1:1"})
-    assert re.search("'/nope.pem' is no file of certificates .*AWS_CA_BUNDLE", message)
-    assert "refuses connections" in refusal_of_connection()
 
 
 # Which library reads
@@ -427,12 +411,3 @@ def test_an_option_without_a_translation_selects_fsspec_with_a_warning(
     with pytest.raises((StorageError, UrlError)):
         objects.read(url, {**more, **options}, retry=policy)
     assert any(what in line for line in [*warnings_of(caplog), caplog.text])
-
-
-@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}])
-def test_missing_credentials_or_a_missing_profile_are_an_error_at_once(more: dict[str, Any]) -> None:
-    """By each library: credentials do not appear by asking again."""
-    here = {"endpoint_url": "http://127.0.0.1:1", **more}
-    message = refusal("s3://b/x/", here, kind=AccessDeniedError)
-    assert re.search(r"Unable to locate credentials.*'anon'", message)
-    assert "nowhere" in refusal("s3://b/x/", {**here, "profile": "nowhere"}, kind=AccessDeniedError)

@@ -170,18 +170,6 @@ def check_errors(url: str, options: dict[str, Any], backend: Backend) -> None:
         assert not is_shown(text_of(rebuilt))
 
 
-@pytest.mark.parametrize("backend", [Backend.OBSTORE])
-def test_a_token_of_the_environment_with_a_line_break_is_an_error_that_does_not_show_it(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """obstore aborts the call, and Python's client shows the value."""
-    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("SESSION_TOKEN", f"{CANARY}\n")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with pytest.raises(RemoteDataError, match="line break") as caught:
-        list(chain(f"s3://line-{backend.value}/0.tar", {"endpoint_url": "http://127.0.0.1:9"}, backend))
-    assert not is_shown(text_of(caught.value))
-
-
 def test_a_password_of_a_proxy_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, f"http://user:{CANARY}@127.0.0.1:9")
