@@ -13,7 +13,6 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
 from torchdata_remote import FlatMap, RepeatEpochs, Resumable, Skip, Take, World, mix
-from torchdata_remote.errors import StateError
 
 
 def shuffled(num_items: int = 20, world: World | None = None) -> Any:
@@ -76,19 +75,6 @@ def test_streams_of_an_endless_source_have_a_length_where_their_numbers_divide()
     ):
         assert len(list(Resumable(pipe, num_streams=4))) == length
     assert len(Resumable(endless.take(24), num_streams=4)) == 24
-    cases: list[tuple[Any, bool]] = [
-        (lambda items: items.repeat_epochs().take(24), True),
-        (lambda items: items.repeat_epochs().filter(bool).flat_map(lambda item: [item]).take(24).batch(2), True),
-        (lambda items: items.repeat_epochs().take(25), False),
-        (lambda items: items.repeat_epochs(9).take(24), False),
-    ]
-    for make, is_equal in cases:
-        data = Resumable(make(shuffled(12, World(0, 3))), num_streams=4)  # of which one rank would have two
-        if is_equal:
-            with pytest.raises(StateError, match="for all that take does"):
-                list(data)
-        else:
-            assert list(data)
 
 
 # Repeat

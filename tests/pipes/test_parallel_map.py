@@ -69,15 +69,6 @@ def test_as_many_items_are_handled_at_once_as_there_are_threads() -> None:
 
     assert list(IterableWrapper(range(9)).parallel_map(meet, num_threads=3)) == list(range(9))
     assert 3 <= max(most) <= 4, "with the thread that iterates, if it had to wait"
-    samples = [{"__key__": str(number), "cls": b"%d" % number} for number in range(6)]
-    pairs = threading.Barrier(2, timeout=120)
-
-    def decode(data: bytes) -> int:
-        pairs.wait()
-        return int(data)
-
-    decoded = IterableWrapper(samples).decode_sample({"cls": decode}, num_threads=2)
-    assert [sample["cls"] for sample in decoded] == list(range(6))
 
 
 class Numbers(IterDataPipe[int]):

@@ -145,10 +145,6 @@ def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) 
         assert [request.fault for request in store.requests] == ["stall", "stall_in_body", "trickle", None]
 
 
-ONE_BY_ONE = ["slow_down", "internal_error", "reset", "early_end", "reset_in_body", "cut_body", "cut_without_length"]
-ONE_BY_ONE += ["short_range", "ignored_range", "shifted_range", "other_answer", "doubled", "too_many_requests"]
-
-
 # --- how an error reaches the consumer
 
 

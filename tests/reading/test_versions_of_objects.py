@@ -139,19 +139,6 @@ def written(folder: Path, *contents: bytes) -> list[tdr.RemoteUrl]:
     return list(tdr.IterableWrapper([f"{folder}/"]).list_remote())
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("num_bytes", [3, 70_000, 9 << 20])
-def test_local_files_are_read_by_path_by_url_and_from_a_listing(tmp_path: Path, in_order: bool, num_bytes: int) -> None:
-    contents = [os.urandom(num_bytes), b"", os.urandom(num_bytes + 1)]
-    listed = written(tmp_path, *contents)
-    before = tdr.stats()
-    for urls in (listed, list(map(str, listed)), [url.removeprefix("file://") for url in listed]):
-        pipe = tdr.IterableWrapper(urls).async_prefetch(in_order=in_order)
-        assert sorted((str(url), stream.read()) for url, stream in pipe) == sorted(zip(urls, contents, strict=True))
-    done = (tdr.stats() - before).fetch
-    assert (done.items, done.num_bytes) == (9, 3 * sum(map(len, contents)))
-
-
 @pytest.mark.parametrize("num_bytes", [4, 9 << 20])
 def test_a_local_file_that_was_replaced_or_removed_is_an_error(tmp_path: Path, num_bytes: int) -> None:
     urls = written(tmp_path, *[bytes([number]) * num_bytes for number in range(4)])

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
 from tests.support.counted_items import Counted
 from torchdata_remote import RemoteUrl, Resumable
@@ -138,6 +139,7 @@ ONCE: dict[str, tuple[Any, int, int]] = {  # items handed out and taken
     "flat_map": (lambda numbers: numbers.flat_map(lambda one: [one] * 3), 11, 4),
     "skip": (lambda numbers: numbers.skip(4), 2, 6),
     "take": (lambda numbers: numbers.take(4), 3, 3),
+    "mix": (lambda numbers: tdr.mix({"a": (numbers, 1)}, stop="all_exhausted"), 5, 5),
     "take to its end": (lambda numbers: numbers.take(4), 4, 4),
 }
 

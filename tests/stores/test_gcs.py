@@ -46,7 +46,6 @@ POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_dict method:DeprecationWarning")
 SECRETS = ("refresh-secret", "client-secret", "subject-secret", PEM[100:140], "raw-secret", "Bearer token")
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-BY_EACH = [Backend.OBSTORE]
 _numbers = itertools.count()
 
 
@@ -189,22 +188,21 @@ def test_without_credentials_the_error_says_how_public_buckets_are_read(google: 
     assert google.requests == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_a_refused_token_is_renewed_once(google: Google, backend: Backend, tmp_path: Path) -> None:
+def test_a_refused_token_is_renewed_once(google: Google, tmp_path: Path) -> None:
     """The request is sent again, and the new token is used from then on; one that is given cannot be renewed."""
     google.refused = {"token-1"}
     options = options_of(google, token=service_account(google, tmp_path))
-    assert read(options, backend) == read(options, backend) == DATA
+    assert read(options) == read(options) == DATA
     assert google.tokens_sent() == ["Bearer token-1", *["Bearer token-2"] * 2]
     google.refused = {f"token-{number}" for number in range(9)} | {"raw-secret"}
     with pytest.raises(
         ExpiredCredentialsError, match=r"gs://bucket/a: the store answered 401.*token of storage_options"
     ):
-        read(options, backend)
+        read(options)
     assert google.tokens_sent()[3:] == ["Bearer token-2", "Bearer token-3"]
     google.requests.clear()
     with pytest.raises(ExpiredCredentialsError, match="'token' of storage_options, which cannot be renewed") as caught:
-        read(options_of(google, token="raw-secret"), backend)
+        read(options_of(google, token="raw-secret"))
     assert len(google.requests) == 2
     assert "raw-secret" not in str(caught.value)
 
@@ -230,7 +228,6 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
         wait_until(lambda: not read(options), "obstore")
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
 @pytest.mark.parametrize(
     ("options", "status", "code", "said"),
     [
@@ -245,11 +242,11 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
     ],
 )
 def test_an_error_of_access_says_what_to_do_and_where_the_credentials_are_from(
-    google: Google, options: dict[str, Any], status: int, code: str, said: str, backend: Backend
+    google: Google, options: dict[str, Any], status: int, code: str, said: str
 ) -> None:
     google.storage_status, google.code = status, code
     given = options_of(google, **options)
-    for attempt in (lambda: read(given, backend), lambda: objects.listed("gs://bucket/a/", given)):
+    for attempt in (lambda: read(given), lambda: objects.listed("gs://bucket/a/", given)):
         with pytest.raises(AccessDeniedError, match=f"gs://bucket/a/?: the store answered {said}") as caught:
             attempt()
         assert "raw-secret" not in text_of(caught.value)
@@ -322,15 +319,14 @@ def test_the_emulator_of_the_environment_is_used_without_credentials(
     assert google.tokens_sent() == [None, "Bearer raw-secret"] * 2
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_what_is_stored_compressed_is_read_as_it_is_stored(gcs: GcsServer, backend: Backend) -> None:
+def test_what_is_stored_compressed_is_read_as_it_is_stored(gcs: GcsServer) -> None:
     """Google would decompress it for a client that does not accept gzip, and ignore the range."""
     place, data = gcs.new_place(), gzip.compress(bytes(1000), mtime=0)
     for key in ("a.gz", "a.txt"):
         gcs.put(f"{place}/{key}", data, **{"Content-Encoding": "gzip"})
-    assert objects.read(f"{place}/a.gz", gcs.storage_options, backend=backend, part_bytes=10) == data
+    assert objects.read(f"{place}/a.gz", gcs.storage_options, part_bytes=10) == data
     with pytest.raises(ContentEncodingError, match=f"{place}/a.txt has Content-Encoding: gzip"):
-        objects.read(f"{place}/a.txt", gcs.storage_options, backend=backend)
+        objects.read(f"{place}/a.txt", gcs.storage_options)
 
 
 @pytest.mark.parametrize("refused", ["DELETE", "copy"])

@@ -267,6 +267,7 @@ GS = "http://h"
     [
         ("gs://b/a", {"token": '{"private_key": "PASSWORD"}'}, r"neither an access token.*json\.loads"),
         ("gs://b/a", {"token": "/nonexistent/key.json"}, "nor a file that exists"),
+        ("gs://b/a", {"token": "raw-PASSWORD\nx"}, "token is no str, or has"),
         ("gs://b/a", {"endpoint_url": "host:80"}, "Expected such as 'https://host:port'"),
         ("gs://b/a", {"endpoint_url": "https://u:PASSWORD@host"}, "is no address of a server"),
         ("gs://b/a", {"token": "t", "requester_pays": "my project\n"}, "storage_options cannot be used"),
@@ -384,6 +385,7 @@ def test_the_library_that_reads_and_the_reason_are_logged_once(
         ("memory://a/b", {}, Backend.OBSTORE),
         ("s3://bucket/a", UNTRANSLATED, Backend.OBSTORE),
         ("hf://datasets/a/b/c", {}, Backend.OBSTORE),
+        ("http://localhost/a.bin", {}, Backend.FSSPEC),
     ],
 )
 def test_a_library_that_cannot_read_a_url_is_refused_and_not_replaced(

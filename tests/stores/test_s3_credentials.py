@@ -277,13 +277,12 @@ NAMED: dict[str, tuple[Configure, str]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("backend", [Backend.OBSTORE])
 def test_an_error_of_access_names_where_the_credentials_are_from(
-    name: str, backend: Backend, bucket_of: Callable[..., Bucket], recorder: RecordingS3
+    name: str, bucket_of: Callable[..., Bucket], recorder: RecordingS3
 ) -> None:
     recorder.answer = lambda _: (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
     with pytest.raises(AccessDeniedError) as caught:
-        bucket_of(NAMED[name][0]).read(backend)
+        bucket_of(NAMED[name][0]).read()
     assert NAMED[name][1] in str(caught.value)
     assert "CANARY" not in text_of(caught.value)
 
