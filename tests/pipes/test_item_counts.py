@@ -139,3 +139,11 @@ def test_items_of_an_item_follow_each_other_in_order(counts: list[int]) -> None:
 def fails(item: Any) -> Iterator[int]:
     yield 1
     raise KeyError(item)
+
+
+def test_errors_of_a_generator_are_raised_in_their_place_with_their_arguments() -> None:
+    items = iter(Resumable(IterableWrapper([5]).sharding_filter_rank().flat_map(fails)))
+    assert next(items) == 1
+    with pytest.raises(KeyError) as raised:
+        next(items)
+    assert raised.value.args == (5,)

@@ -240,6 +240,34 @@ def test_a_state_loads_in_worlds_of_any_size_and_nothing_is_lost_or_repeated(
     require_whole([*head, *again, *rest_of(make, ranks[2], tdr.merge_states(states))])
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_rank_that_has_ended_is_merged_with_others_also_where_streams_were_divided(ranks: int) -> None:
+    """Its state begins the next epoch, with other streams; without the states of all ranks it is refused."""
+
+    def loader(rank: int, world_size: int) -> Any:
+        pipe = tdr.stream_shards(
+            f"{FOLDER}*.tar", world=tdr.World(rank, world_size), interleave=1, shuffle_buffer_size=2
+        )
+        return tdr.stateful_loader(pipe.map(key_of), num_streams=2)
+
+    def read_on(state: Any, world_size: int, stops: Sequence[int | None]) -> tuple[list[str], list[Any]]:
+        found, states = [], []
+        for rank, stop in enumerate(stops):
+            resumed = loader(rank, world_size)
+            resumed.load_state_dict(state)
+            found += list(islice(resumed, stop))
+            states.append(resumed.state_dict())
+        return found, states
+
+    begun = loader(0, 1)
+    first = list(islice(begun, 4))
+    found, states = read_on(begun.state_dict(), 3, [None, 2, 1])
+    with pytest.raises(StateError, match="Merge those of all ranks"):
+        tdr.merge_states(states[:2])
+    rest, _ = read_on(tdr.merge_states(states), ranks, [None] * ranks)
+    assert sorted([*first, *found, *rest]) == texts(samples().map(key_of))
+
+
 # Pipes of others
 
 

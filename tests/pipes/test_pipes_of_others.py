@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -131,6 +132,16 @@ def shuffled(number: int = 12) -> Any:
     return IterableWrapper(range(number)).shuffle_shards(seed=2).sharding_filter_rank()
 
 
+class Paired(IterDataPipe[Any]):
+    """A user's pipe with two sources, in a list."""
+
+    def __init__(self, *sources: Any) -> None:
+        self.sources = list(sources)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*self.sources, strict=True)
+
+
 def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:
     """The branches of a ``fork`` take from one buffer, which is not copied."""
     one, other = IterableWrapper(range(6)).sharding_filter_rank().fork(2)
@@ -139,6 +150,22 @@ def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> Non
     assert list(pipe) == list(range(6))
     with pytest.raises(RuntimeError, match="invalidated"):
         list(zip(pipe, pipe, strict=True))
+
+
+def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
+    """Also while an error is kept, whose traceback has the pass."""
+
+    def fail(pair: Any) -> Any:
+        raise LookupError(str(pair))
+
+    before = set(threading.enumerate())
+    chain = urls(folder).async_prefetch(max_in_flight=2)
+    with pytest.raises(LookupError) as caught:
+        list(tdr.ParallelMap(Paired(chain), fail, num_threads=0))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread.name
+    assert caught.value.args
 
 
 def test_a_users_pipe_with_a_state_resumes_and_is_told_the_epoch() -> None:

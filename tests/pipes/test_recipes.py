@@ -56,6 +56,8 @@ def test_shards_that_are_named_need_no_pattern_compressed_or_not(memory_folder: 
     put(other, {"a.zip": b""})
     with pytest.warns(RuntimeWarning, match=r"a\.zip"):
         assert keys(other) == "plain"
+    with pytest.raises(TypeError, match="select: expected arguments of select, such as"):
+        keys(other, select="a.parquet")
 
 
 def test_the_default_shuffles_samples_of_several_shards_by_seed_and_epoch(memory_folder: str) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -155,6 +156,16 @@ def test_objects_without_an_etag_are_read_and_not_cached_with_one_warning(
             assert len(gets_of_an_epoch(store, **cached(folder))) == 3
         assert [record for record in caplog.records if "reports no etag or no size" in record.getMessage()] != []
         assert len(caplog.records) == 1
+
+
+def test_an_object_larger_than_the_cache_is_read_and_reported_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store_of({"a": bytes(95), "b": bytes(96)}) as store:
+        for _ in range(2):
+            assert len(gets_of_an_epoch(store, part_bytes=100, **cached(folder, 90))) == 2
+    [said] = [record.getMessage() for record in caplog.records]
+    assert re.search("9[56] bytes, more than cache_bytes=90", said)
 
 
 @pytest.mark.parametrize("read_bytes", [0, 1, 10, 25])

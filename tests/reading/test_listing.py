@@ -25,6 +25,7 @@ from tests.support import objects
 from tests.support.waiting import new_threads, wait_for
 from torchdata_remote import RemoteUrl, RetryPolicy
 from torchdata_remote.errors import (
+    AccessDeniedError,
     EmptyListingError,
     ObjectNotFoundError,
     StorageError,
@@ -379,6 +380,16 @@ def test_a_long_listing_of_a_process_that_will_be_forked_is_by_obstore_in_anothe
 def url_and_size(files: Any, number: int) -> tuple[str, int | None]:
     url = files._files.urls[number]
     return url.removeprefix("s3://bkt/"), url.size
+
+
+@pytest.mark.usefixtures("forks")
+def test_an_error_of_the_other_process_is_raised_here() -> None:
+    def respond(request: Request) -> Response:
+        return Response.of_error(403, "No") if "object_store" in request.headers["user-agent"] else answers(request)
+
+    answers = Keys(MANY).respond
+    with scripted(respond) as server, pytest.raises(AccessDeniedError, match="s3://bkt/"):
+        tdr.RemoteFiles("s3://bkt/d/", storage_options=options_of(server.url))
 
 
 # --- manifests

@@ -222,6 +222,13 @@ def test_what_is_no_state_is_refused_by_its_type(odd: Any) -> None:
             loader.load_state_dict(odd)
 
 
+@pytest.mark.parametrize("all_ranks", ['{"version": 2, "cha', None, 5, "[]", "{}"])
+def test_a_damaged_state_of_all_ranks_is_refused(all_ranks: object) -> None:
+    """As after a full disk."""
+    with pytest.raises(StateError, match=r"damaged.*all_ranks|Expected a state with"):
+        tdr.stateful_loader(names_of()).load_state_dict({"all_ranks": all_ranks})
+
+
 def test_an_error_shows_a_part_of_the_refused_value() -> None:
     with pytest.raises(StateError) as caught:
         tdr.Resumable(names_of()).load_state_dict({"x": "x" * 10**6})
@@ -446,3 +453,24 @@ def test_a_state_whose_listing_is_none_resumes_on_other_objects() -> None:
         list(after)
     after.load_state_dict({**before.state_dict(), "listing": None})
     assert list(after)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"fields": 7},
+        *({"fields": {"size": size}} for size in ("short", "?" * 24, [1, 2, 3])),
+        {"order": None},
+        {"num_urls": None},
+    ],
+)
+def test_a_damaged_fingerprint_is_refused(damage: dict[str, Any]) -> None:
+    data = tdr.Resumable(tdr.IterableWrapper(listing(40)).sharding_filter_rank())
+    sound = stopped(data)
+    entries = {**sound["listing"][0], **damage}
+    state = edited(sound, listing=[{name: value for name, value in entries.items() if value is not None}])
+    data.load_state_dict(state)
+    with pytest.raises(StateError, match=r"damaged.*earlier state"):
+        next(iter(data))
+    with pytest.raises(StateError, match="damaged"):
+        tdr.merge_states([state, edited(sound, streams=[])])

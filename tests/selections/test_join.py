@@ -208,6 +208,16 @@ def test_samples_in_another_order_are_found_where_they_are_read_side_by_side() -
     assert joined(sets, align="keys") == [expected(key) for key in range(12)]
 
 
+@pytest.mark.parametrize(("number", "longer"), [(3, "image"), (5, "caption")])
+def test_a_set_with_more_samples_is_found_where_they_are_read_side_by_side(number: int, longer: str) -> None:
+    sets = sets_of([pictures(range(4))], [captions(range(number))])
+    folders = {name: url.removesuffix("index.json") for name, url in sets.items()}
+    with pytest.raises(JoinError, match=f"of the set '{longer}' has more samples than"):
+        joined(folders, align="order")
+    with pytest.raises(JoinError, match=rf"0000.tar \(4 samples\) and .*\({number} samples\), so"):
+        joined(sets, align="order")
+
+
 def test_other_shards_cannot_be_read_side_by_side() -> None:
     sets = two_sets()
     fewer = write_set(new_folder(), [captions(range(12))])
@@ -253,6 +263,16 @@ def test_samples_without_the_selected_members_count_as_missing() -> None:
     with pytest.raises(JoinError, match="caption: 1 of 3 samples have none of the members"):
         joined(turned, members=members)
     assert len(joined(turned, members=members, how="left")) == 2
+
+
+@pytest.mark.parametrize("lacking", ["image", "caption"])
+def test_samples_without_the_selected_members_are_found_where_they_are_read_side_by_side(lacking: str) -> None:
+    name = {"image": "jpg", "caption": "txt"}[lacking]
+    some = [(f"s/{key}", {name: b"0"} if key != 1 else {"json": b"{}"}) for key in range(3)]
+    others = [(f"s/{key}", {"cls": b"1"}) for key in range(3)]
+    sets = sets_of(*(([some], [others]) if lacking == "image" else ([others], [some])))
+    with pytest.raises(JoinError, match=rf"{lacking}/0000.tar: the sample 's/1' of the set '{lacking}' has none of"):
+        joined(sets, align="order", members={lacking: name})
 
 
 def test_a_key_that_is_twice_in_a_set_is_an_error() -> None:

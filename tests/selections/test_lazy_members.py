@@ -187,3 +187,9 @@ def test_members_of_a_local_shard_are_read_in_place(tmp_path: Path) -> None:
     second["mp4"].seek(SIZE // 2)
     with pytest.raises(tdr.errors.StorageError, match=r"000000\.tar"):
         second["mp4"].read(10)
+
+
+def test_lazy_members_are_written_as_they_are(store: ScriptedStore, memory_folder: str) -> None:
+    list(reader(store).write_shards(memory_folder + "/{shard}.tar"))
+    written = tdr.stream_shards(memory_folder, seed=None)
+    assert [sample["mp4"] for sample in written] == [DATA[number:] for number in range(4)]

@@ -194,6 +194,8 @@ def test_readers_of_whole_objects_refuse_selections(samples: dict[str, Any], rea
     for refused in (url, url.part(0, 2)):
         with pytest.raises(RemoteDataError, match=r"stands for selected samples, and .*shard_tar_reader\(\)"):
             list(getattr(IterableWrapper([refused]), reader)())
+    with pytest.raises(RemoteDataError, match=r"split by samples.* reads whole objects only"):
+        list(getattr(IterableWrapper([next(iter(listed())).part(0, 2)]), reader)())
 
 
 @pytest.mark.parametrize(

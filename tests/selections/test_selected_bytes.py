@@ -19,7 +19,7 @@ from tests.support.archive_bytes import pack_tar
 from tests.support.scripted_store import AT_ONCE, ScriptedStore, held_by, store_of
 from tests.support.shard_places import memory_place, tar_of
 from tests.support.waiting import new_threads, wait_for
-from torchdata_remote.errors import ManifestError, ObjectChangedError
+from torchdata_remote.errors import ManifestError, ObjectChangedError, ShardReadError
 
 END_S = 60
 BLOCK = 512
@@ -243,6 +243,23 @@ def test_the_checksum_of_the_manifest_decides_about_a_file_of_keys() -> None:
         read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys) ^ 1)
     with pytest.raises(ManifestError, match="has 2 samples"):
         read_keys(tar, None, num_samples=3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [("a.jpg", b"12"), ("a.cls", b"3"), ("c.jpg", b"4567"), ("c.cls", b"8")],
+        [("a.jpg", b"12"), ("a.cls", b"3"), ("b.jpg", bytes(600)), ("b.cls", b"8")],
+        [*SMALL, ("c.jpg", b"1"), ("c.cls", b"1")],
+        SMALL[:2],
+    ],
+)
+def test_a_file_of_keys_of_another_version_of_the_shard_is_an_error(other: list[tuple[str, bytes]]) -> None:
+    """When it is planned, or when a sample is read that has another key or begins elsewhere."""
+    keys = keys_beside(pack_tar(SMALL))
+    assert read_keys(pack_tar(SMALL), keys) == ["a", "b"]
+    with pytest.raises((ManifestError, ShardReadError), match=r"another version|another one|0\.tar"):
+        read_keys(pack_tar(other), keys)
 
 
 def test_of_shards_without_files_of_keys_the_headers_are_requested_and_one_warning_is_said(

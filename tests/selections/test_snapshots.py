@@ -173,6 +173,16 @@ def test_without_etags_a_replaced_shard_is_found_by_its_size_or_by_the_checksums
             list(IterableWrapper([whole.url]).list_remote().async_prefetch(retry=AT_ONCE).shard_tar_reader())
 
 
+def test_numbers_that_no_manifest_has_are_unknown() -> None:
+    place = memory_place()
+    write_small_shards(place.url, num_shards=2, samples_per_shard=4)
+    listed = list(IterableWrapper([place.url]).list_remote(pattern="*.tar"))
+    written = write_snapshot(f"{place.url}x.snapshot.json", listed)
+    assert (written.num_samples, written.num_bytes) == (None, sum(url.size or 0 for url in listed))
+    assert [url.num_samples for url in written.urls] == [None, None]
+    assert len(_keys(IterableWrapper([written.url]).list_remote())) == 8
+
+
 def test_what_is_missing_or_no_list_of_shards_is_an_error(memory_folder: str) -> None:
     urls, _ = _shards(memory_folder)
     with pytest.raises(ObjectNotFoundError, match=r"none\.snapshot\.json"):

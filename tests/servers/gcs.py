@@ -1,15 +1,13 @@
 """Google Cloud Storage's XML API, in a process that tests share: moto, by Google's names of headers.
 
 It is as strict as Google's documentation says: conditions on multipart uploads are not implemented, ``x-amz-`` headers
-are refused, a missing object cannot be deleted, and what is stored compressed is decompressed for clients that do not
-accept that.
+are refused, and a missing object cannot be deleted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import gzip
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -67,8 +65,6 @@ class _Gcs:
         }
         found = self.send(request.method, request.target, headers, request.body)
         kept = {name.title(): value for name, value in found.headers.items() if name.lower() not in _NOT_PASSED_ON}
-        if kept.get("Content-Encoding") == "gzip" and "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(200, gzip.decompress(found.data), {"ETag": kept["Etag"]})
         return Response(
             found.status,
             found.data,

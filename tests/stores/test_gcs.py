@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import itertools
 import json
 import socket
@@ -31,7 +30,6 @@ from tests.support.objects import text_of, warnings_of
 from torchdata_remote import Backend
 from torchdata_remote.errors import (
     AccessDeniedError,
-    ContentEncodingError,
     ExpiredCredentialsError,
     TransientStorageError,
     UrlError,
@@ -317,16 +315,6 @@ def test_the_emulator_of_the_environment_is_used_without_credentials(
         assert objects.read(f"gs://bucket{number}/a", {"consistency": "none"}) == DATA
         assert objects.read(f"gcs://bucket{number}/a", {"token": "raw-secret"}) == DATA
     assert google.tokens_sent() == [None, "Bearer raw-secret"] * 2
-
-
-def test_what_is_stored_compressed_is_read_as_it_is_stored(gcs: GcsServer) -> None:
-    """Google would decompress it for a client that does not accept gzip, and ignore the range."""
-    place, data = gcs.new_place(), gzip.compress(bytes(1000), mtime=0)
-    for key in ("a.gz", "a.txt"):
-        gcs.put(f"{place}/{key}", data, **{"Content-Encoding": "gzip"})
-    assert objects.read(f"{place}/a.gz", gcs.storage_options, part_bytes=10) == data
-    with pytest.raises(ContentEncodingError, match=f"{place}/a.txt has Content-Encoding: gzip"):
-        objects.read(f"{place}/a.txt", gcs.storage_options)
 
 
 @pytest.mark.parametrize("refused", ["DELETE", "copy"])
