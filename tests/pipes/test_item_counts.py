@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import FlatMap, RepeatEpochs, Resumable, Skip, Take, World, mix
+from torchdata_remote import FlatMap, Resumable, Skip, Take, World, mix
 
 
 def shuffled(num_items: int = 20, world: World | None = None) -> Any:
@@ -78,17 +78,6 @@ def test_streams_of_an_endless_source_have_a_length_where_their_numbers_divide()
 
 
 # Repeat
-
-
-@given(num_items=st.integers(0, 20), times=st.integers(1, 4))
-def test_each_pass_has_all_items_in_an_order_of_its_own(num_items: int, times: int) -> None:
-    pipe = RepeatEpochs(shuffled(num_items), times)
-    items = list(pipe)
-    assert len(items) == times * num_items
-    assert len(RepeatEpochs(IterableWrapper(range(num_items)), times)) == len(items)
-    passes = [items[start : start + num_items] for start in range(0, len(items), num_items or 1)]
-    assert all(sorted(one) == list(range(num_items)) for one in passes)
-    assert passes[:1] == ([list(shuffled(num_items))] if num_items else [])
 
 
 @pytest.mark.parametrize(

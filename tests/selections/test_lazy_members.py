@@ -121,18 +121,6 @@ def test_of_a_large_file_four_mib_are_kept_of_the_blocks_that_were_used_last() -
         assert 1 << 20 <= kept * BLOCK_BYTES <= 4 << 20
 
 
-def test_selected_samples_have_lazy_members(store: ScriptedStore) -> None:
-    first, second = samples(store, ["1", "3"])
-    assert (first["cls"], second["cls"]) == (b"1", b"3")
-    assert sum(end - start for _, start, end in requested(store)) < SIZE / 2
-    for sample, number in ((first, 1), (second, 3)):
-        for place in (0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, SIZE // 2):
-            sample["mp4"].seek(place)
-            assert sample["mp4"].read(100) == DATA[number + place :][:100]
-        sample["mp4"].seek(0)
-        assert bytes(sample["mp4"]) == DATA[number:]
-
-
 def test_copies_of_a_file_have_its_position_and_fetch_on_their_own(store: ScriptedStore) -> None:
     assert list(map(type, pickle.loads(pickle.dumps(reader(store))))) == [dict] * 4
     file = samples(store)[1]["mp4"]
