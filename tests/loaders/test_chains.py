@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 import torchdata_remote as tdr
 from tests.support.loaders import edited
 from torchdata_remote.errors import StateError
-from torchdata_remote.pipes import DataPipe, Env, Pass
 from torchdata_remote.testing import assert_resumes_everywhere, write_small_shards
 
 Pipe = IterDataPipe[Any]
@@ -77,14 +74,6 @@ def test_an_unordered_prefetch_is_refused() -> None:
     """``in_order=False`` hands out the first complete object, in an order that cannot be resumed."""
     with pytest.raises(StateError, match=r"in_order=False.* cannot be repeated"):
         tdr.thread_loader(urls().async_prefetch(in_order=False).shard_tar_reader())
-
-
-def test_pipes_of_torch_and_of_this_package_are_accepted() -> None:
-    """torch's map, filter, batch and collate, and every pipe of this package that yields samples."""
-    pipe = urls().filter(is_even).map(str).list_remote().shuffle_shards().sharding_filter_rank().async_prefetch()
-    chain = pipe.shard_tar_reader().shuffle_samples(buffer_size=2).label_from_path().decode_sample().to_tuple("cls")
-    tdr.Resumable(chain.map(str).filter(is_even).batch(2).collate(list))
-    tdr.Resumable(tdr.mix({"zips": (urls().shard_zip_reader(), 1), "files": (urls().file_reader(), 1)}))
 
 
 @pytest.mark.parametrize(
@@ -190,30 +179,6 @@ def test_a_mixture_that_repeats_a_source_lists_once() -> None:
     assert [pipe.num_passes for pipe in sources.values()] == [1, 1]
 
 
-def test_the_users_chain_is_not_changed_by_loaders(memory_folder: str) -> None:
-    """By passes, states, lengths and pickles of streams: it goes on as if there had been none."""
-    write_small_shards(memory_folder, num_shards=4, samples_per_shard=3)
-
-    def full_chain() -> Any:
-        source = tdr.IterableWrapper([memory_folder]).list_remote(pattern="*.tar").shuffle_shards(seed=1)
-        reader = source.sharding_filter_rank().async_prefetch(interleave=2).shard_tar_reader(interleave=2)
-        return tdr.mix({"only": (reader.shuffle_samples(buffer_size=3).to_tuple("__key__"), 1)}).batch(2)
-
-    whole, chain = full_chain(), full_chain()
-    expected = [list(whole), list(whole)]
-    kept, read = iter(chain), []
-    read.append(next(kept))
-    for num_streams in (1, 2):
-        data = tdr.Resumable(chain, num_streams=num_streams)
-        data.set_epoch(3)
-        list(data)
-        list(islice(data, 3))
-        pickle.dumps(data)
-        tdr.Resumable(chain).load_state_dict(tdr.Resumable(chain).state_dict())
-        read.append(next(kept))
-    assert [read + list(kept), list(chain)] == expected
-
-
 def test_each_stream_has_asked_for_its_first_object_before_one_is_read(memory_folder: str) -> None:
     write_small_shards(memory_folder, num_shards=4, samples_per_shard=2)
     opened: list[str] = []
@@ -247,30 +212,3 @@ def test_requests_of_all_streams_end_where_the_first_one_fails(memory_folder: st
         thread.join(20)
         assert not thread.is_alive(), thread.name
     assert caught.value.args
-
-
-def test_streams_that_are_left_are_closed() -> None:
-    closed: list[int] = []
-
-    class Closing(DataPipe[Any]):
-        def __init__(self, source_datapipe: Pipe) -> None:
-            super().__init__()
-            self.source_datapipe = source_datapipe
-
-        def open(self, env: Env) -> Pass[Any]:
-            return ClosingPass(env.open(self.source_datapipe))
-
-    class ClosingPass(Pass[Any]):
-        def items(self) -> Iterator[Any]:
-            try:
-                yield from self.sources[0]
-            finally:
-                closed.append(1)
-
-    data = tdr.Resumable(Closing(IterableWrapper(range(30)).sharding_filter_rank()), num_streams=3)
-    items = iter(data)
-    assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
-    before = data.state_dict()
-    del items
-    assert len(closed) == 3
-    assert data.state_dict() == before

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,32 +61,6 @@ def test_each_sample_once_an_epoch_in_another_order(
     del loader  # ends persistent workers
 
 
-def test_one_worker_reads_each_epoch_in_the_order_of_the_main_process(folder: str) -> None:
-    direct = pairs_of(folder, seed=3)
-    expected = [list(direct) for _ in range(3)]
-    assert len(set(map(str, expected))) == 3
-    in_process, in_worker = pairs_of(folder, seed=3), pairs_of(folder, seed=3)
-    loader = loader_of(in_process, 0)
-    assert [epoch_of(loader) for _ in range(3)] == expected
-    loader = loader_of(in_worker, 1, "fork")
-    assert [epoch_of(loader) for _ in range(3)] == expected
-
-
-def test_an_epoch_after_an_early_break_is_complete(folder: str) -> None:
-    """The iterator that was dropped leaves nothing behind in persistent workers."""
-    loader = loader_of(pairs_of(folder), 2, "fork", persistent_workers=True)
-    for _ in loader:
-        break
-    assert sorted(key for key, _ in epoch_of(loader)) == ALL_KEYS
-
-
-def test_torchs_own_collate_fn_makes_batches_of_tuples(folder: str) -> None:
-    pipe = tdr.stream_shards(folder).decode_sample().to_tuple("__key__", "cls")
-    loader: DataLoader[Any] = DataLoader(pipe, batch_size=10, num_workers=2, multiprocessing_context="fork")
-    pairs = [pair for names, numbers in loader for pair in zip(names, numbers.tolist(), strict=True)]
-    assert sorted(pairs) == [(key, int(key[0])) for key in ALL_KEYS]
-
-
 class FailingUrls(IterDataPipe[str]):
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -125,65 +96,6 @@ def test_errors_in_workers_keep_their_type_and_name_the_url(
         assert moto.secret not in str(caught.value)
 
 
-FORKING = """
-import json, logging, os, sys
-from torch.utils.data import DataLoader
-import torchdata_remote as tdr
-
-logging.basicConfig(level=logging.INFO)
-config = json.loads(sys.argv[1])
-
-
-def run(case):
-    options = {**config["storage_options"], **({"default_fill_cache": False} if case == "uses s3fs" else {})}
-    pipe = tdr.stream_shards(config["folder"], storage_options=options).to_tuple("__key__")
-    if case in ("reads", "uses s3fs"):
-        assert len(list(pipe)) == 24
-    if case == "begins to read":
-        kept = iter(pipe)
-        next(kept)
-    workers = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
-    if case == "lists":  # by its loader, for the workers
-        return [[key for (key,) in loader] for loader in [tdr.stateful_loader(pipe, **workers)] for _ in range(2)]
-    loader = DataLoader(pipe, timeout=120, **workers)
-    return [[key for (key,) in loader] for _ in range(2)]
-
-
-for case in ("reads", "begins to read", "lists", "uses s3fs"):
-    child = os.fork()  # each parent of workers in a process of its own
-    if child == 0:
-        os.dup2(os.open(f"{config['output']}/{case}.err", os.O_CREAT | os.O_WRONLY), 2)
-        epochs = run(case)
-        with open(f"{config['output']}/{case}.json", "w") as file:
-            json.dump(epochs, file)
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-
-
-@pytest.fixture(scope="module")
-def forked(moto: S3Server, bucket_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What forked workers have read, and written to stderr, of parents that had used the store."""
-    output = tmp_path_factory.mktemp("forked")
-    config = {"folder": bucket_folder, "storage_options": moto.storage_options, "output": str(output)}
-    subprocess.run([sys.executable, "-c", FORKING, json.dumps(config)], timeout=240, check=True)
-    return output
-
-
-@pytest.mark.parametrize("parent", ["reads", "begins to read", "lists", "uses s3fs"])
-def test_a_worker_that_was_forked_from_a_parent_that_used_the_store_reads_everything(forked: Path, parent: str) -> None:
-    """After the parent has read or listed by obstore another transport does, with a warning."""
-    errors = (forked / f"{parent}.err").read_text()
-    assert (forked / f"{parent}.json").exists(), errors
-    epochs = json.loads((forked / f"{parent}.json").read_text())
-    assert [sorted(epoch) for epoch in epochs] == [ALL_KEYS] * 2
-    assert epochs[0] != epochs[1]
-    warned = [line for line in errors.splitlines() if "RuntimeWarning:" in line]
-    assert bool(warned) == (parent != "uses s3fs")
-    assert all("multiprocessing_context='forkserver'" in line for line in warned)
-    assert ("is read by obstore" in errors) == (parent != "uses s3fs")
-
-
 # DataLoader2, which left torchdata in 0.10
 
 
@@ -210,15 +122,12 @@ def test_dataloader2_reads_each_epoch_in_the_order_of_direct_iteration(folder: s
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_workers_of_dataloader2_read_each_sample_once_an_epoch(folder: str, start_method: str) -> None:
+def test_errors_in_workers_of_dataloader2_keep_their_type(folder: str, start_method: str) -> None:
     dataloader2 = pytest.importorskip("torchdata.dataloader2", reason="DataLoader2 left torchdata in 0.10")
 
     def service() -> Any:
         return dataloader2.MultiProcessingReadingService(num_workers=2, multiprocessing_context=start_method)
 
-    epochs = epochs_of(keys_of(folder), service())
-    assert [sorted(epoch) for epoch in epochs] == [ALL_KEYS] * 3
-    assert len({tuple(epoch) for epoch in epochs}) == 3
     with pytest.raises(ObjectNotFoundError, match=folder + r"/00000[67]\.tar"):
         epochs_of(keys_of(folder + "/{000004..000007}.tar"), service())
     with pytest.raises(EmptyShareError, match=r"1 shard for 2 readers .* more and smaller shards"):

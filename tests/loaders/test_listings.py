@@ -145,19 +145,6 @@ def test_list_now_serves_any_loader(folder: str) -> None:
         tdr.Resumable(chain_of(folder, pattern="*.zip")).list_now()
 
 
-def test_batches_and_states_do_not_depend_on_the_process_that_lists(folder: str) -> None:
-    data = tdr.Resumable(chain_of(f"{folder}/index.json"), num_streams=4)
-    by_itself = [list(data), list(data)]
-    data.set_epoch(0)
-    data.list_now()
-    assert [list(data), list(data)] == by_itself
-    plain, kept = (loader_of(f"{folder}/index.json", 2, list_once=once) for once in (False, True))
-    for _ in range(2):
-        for batch, other in zip(plain, kept, strict=True):
-            assert batch == other
-            assert plain.state_dict() == kept.state_dict()
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("list_once", [False, True])
 def test_an_error_of_the_listing_is_raised_by_the_pass_after_one_attempt(

@@ -95,21 +95,6 @@ def test_states_of_ranks_are_counted_together_in_each_form_in_which_loaders_save
     assert sum(tdr.mix_report(states[1]).drawn.values()) == 12
 
 
-def test_a_shuffle_behind_the_mixture_counts_what_it_holds() -> None:
-    """The samples were drawn, though not all of them were handed out."""
-    data = tdr.Resumable(mixture().shuffle_samples(buffer_size=9))
-    list(islice(data, 5))
-    drawn = sum(tdr.mix_report(data.state_dict()).drawn.values())
-    assert 5 < drawn <= 5 + 9
-
-
-def test_only_the_outer_mixture_is_reported() -> None:
-    outer = tdr.mix({"inner": (mixture(schedule={0: {"a": 1, "b": 1}}), 1), "c": (source("c"), 1)}, stop=20)
-    data = tdr.Resumable(outer)
-    list(islice(data, 19))
-    assert set(tdr.mix_report(data.state_dict()).drawn) == {"inner", "c"}
-
-
 def test_a_source_that_was_added_is_in_the_phases_after_it() -> None:
     data = tdr.Resumable(tdr.mix({"a": (source("a"), 1)}, stop=20))
     list(islice(data, 5))
@@ -126,22 +111,6 @@ def test_a_state_that_has_not_begun_has_no_counts_and_one_without_a_mixture_is_a
     assert tdr.mix_report(tdr.Resumable(mixture()).state_dict()) == tdr.MixReport((), {})
     with pytest.raises(StateError, match=r"expected the state_dict\(\) of a chain with mix\(\)"):
         tdr.mix_report(tdr.Resumable(source("a")).state_dict())
-
-
-def test_a_long_mixture_draws_the_same_after_a_resume() -> None:
-    """Draws are computed in blocks of about a thousand."""
-
-    def long() -> Any:
-        sources = {name: (tdr.IterableWrapper([name] * 4_000).sharding_filter_rank(), 1) for name in "ab"}
-        return tdr.Resumable(tdr.mix(sources, seed=3, stop=2_500))
-
-    whole = list(long())
-    assert abs(whole.count("a") - 1_250) < 200
-    for stop in (1_000, 1_024, 2_040, 2_060):
-        data, again = long(), long()
-        list(islice(data, stop))
-        again.load_state_dict(data.state_dict())
-        assert list(again) == whole[stop:]
 
 
 # Other weights and further sources
@@ -165,21 +134,6 @@ def loader(weights: dict[str, float], change: Callable[[Any], Any] = lambda pipe
 def stopped(data: Any, num_items: int) -> tuple[list[str], Any]:
     head = list(islice(data, num_items))
     return head, through_json(data.state_dict())
-
-
-def test_a_state_goes_on_with_other_weights() -> None:
-    """Each sample is read once; copies with the same weights read the same."""
-    head, state = stopped(loader({"one": 9, "two": 1}), 5)
-    found = []
-    for _ in range(2):
-        resumed = loader({"one": 1, "two": 9})
-        resumed.load_state_dict(state)
-        found.append(list(resumed))
-    assert found[0] == found[1]
-    assert len({*head, *found[0]}) == len(head) + len(found[0]) == 24
-    same = loader({"one": 9, "two": 1})
-    same.load_state_dict(state)
-    assert list(same) != found[0]
 
 
 def test_a_source_with_a_listing_of_its_own_can_be_added() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import gc
 import os
 import queue
@@ -11,9 +10,8 @@ import sys
 import threading
 import traceback
 import weakref
-from collections import OrderedDict, UserDict, namedtuple
+from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -84,20 +82,6 @@ def test_exactly_so_many_batches_are_made_ahead(prefetch_batches: int) -> None:
             assert len(batch_threads()) == 1
         assert made.empty()
     await_end()
-
-
-def test_nothing_is_read_before_the_first_batch_is_asked_for() -> None:
-    made: list[int] = []
-    batches = iter(loader_of(8, made.append))
-    assert not batch_threads()
-    assert made == []
-    assert next(batches) == [0, 1, 2, 3]
-
-
-def test_a_chain_without_items_gives_no_batch_and_the_next_epoch() -> None:
-    loader = loader_of(0)
-    assert list(loader) == []
-    assert loader.state_dict()["epoch"] == 1
 
 
 def test_an_error_is_raised_in_its_place_with_the_traceback_of_the_function() -> None:
@@ -176,14 +160,6 @@ def test_a_forgotten_loader_is_collected_with_its_thread() -> None:
     assert reference() is None
 
 
-def test_the_thread_sees_the_context_variables_of_the_loop() -> None:
-    variable = contextvars.ContextVar("variable", default="unset")
-    seen: list[str] = []
-    variable.set("of the loop")
-    assert len(list(loader_of(4, lambda number: seen.append(variable.get())))) == 1
-    assert set(seen) == {"of the loop"}
-
-
 def test_a_forked_child_is_told_to_begin_a_pass_of_its_own() -> None:
     """And can; it has no copy of the thread."""
     loader = loader_of(12)
@@ -207,18 +183,6 @@ def test_a_forked_child_is_told_to_begin_a_pass_of_its_own() -> None:
     assert "begun in another process" in answer
     assert answer.endswith(" / 3")
     assert len(list(batches)) == 2
-
-
-def test_set_epoch_between_iter_and_the_first_batch_keeps_the_pass() -> None:
-    """As trainers call it; at the pass's end the state is the start of the next epoch."""
-    for loader in (loader_of(12), tdr.stateful_loader(Numbers(12), batch_size=4, collate_fn=list)):
-        batches = iter(loader)
-        loader.set_epoch(0)
-        assert loader.state_dict()["epoch"] == 0
-        assert next(batches) == [0, 1, 2, 3]
-        assert loader.state_dict()["streams"][0][1]["passed"] == 4
-        assert len(list(batches)) == 2
-        assert loader.state_dict()["epoch"] == 1
 
 
 def test_threads_are_as_many_as_the_processors_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,24 +255,6 @@ def test_batches_are_on_the_device(device: Any) -> None:
 Pair = namedtuple("Pair", "x y")  # as users write it
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        [1, 2.5, "text", b"bytes", None],
-        (1, [2, {"a": 3}]),
-        Pair(x=[1], y=2),
-        OrderedDict(a=1, b=[2]),
-        UserDict({"a": 1}),
-        {"a": {"b": (1,)}},
-    ],
-)
-def test_parts_of_a_batch_that_are_no_tensors_stay_as_they_are(batch: Any) -> None:
-    """Also the type of each collection."""
-    (again,) = loader_of(4, device="meta", collate_fn=lambda _: batch)
-    assert again == batch
-    assert type(again) is type(batch)
-
-
 def test_each_tensor_in_a_batch_is_moved_in_collections_of_each_kind() -> None:
     """A mapping that cannot be changed becomes a dict."""
     part = torch.zeros(1)
@@ -331,96 +277,6 @@ def test_a_device_that_torch_does_not_know_is_refused() -> None:
 def test_pinning_without_a_gpu_warns() -> None:
     with pytest.warns(RuntimeWarning, match="pin_memory=True has no effect"):
         assert len(list(loader_of(8, pin_memory=True))) == 2
-
-
-class _Stream:
-    def __init__(self, calls: list[Any], name: str) -> None:
-        self.calls, self.name = calls, name
-
-    def record_event(self) -> str:
-        self.calls.append((self.name, "record_event"))
-        return f"event of {self.name}"
-
-    def wait_event(self, event: str) -> None:
-        self.calls.append((self.name, "waits for", event))
-
-
-class _Device:
-    """A module as ``torch.cuda``, which notes calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.side = _Stream(self.calls, "side stream")
-        self.current = _Stream(self.calls, "consumer's stream")
-        self.active: list[_Stream] = []
-
-    def is_available(self) -> bool:
-        return True
-
-    def Stream(self, device: int) -> _Stream:  # noqa: N802  # torch's name
-        self.calls.append(("new stream", device))
-        return self.side
-
-    @contextmanager
-    def stream(self, stream: _Stream) -> Iterator[None]:
-        self.active.append(stream)
-        yield
-        self.active.pop()
-
-    def current_stream(self, device: int) -> _Stream:
-        assert threading.current_thread() is threading.main_thread()
-        return self.current
-
-    def current_device(self) -> int:
-        assert threading.current_thread() is threading.main_thread()
-        return 3
-
-    def set_device(self, index: int) -> None:
-        assert threading.current_thread() is not threading.main_thread()
-        self.calls.append(("set_device", index))
-
-
-class _Part:
-    """A tensor that notes where it is used."""
-
-    def __init__(self, module: _Device, name: str) -> None:
-        self.module, self.name = module, name
-
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> _Part:
-        on = self.module.active[-1].name if self.module.active else "no stream"
-        self.module.calls.append((self.name, "to", str(device), on, non_blocking))
-        return _Part(self.module, f"copy of {self.name}")
-
-    def pin_memory(self) -> _Part:
-        return _Part(self.module, f"pinned {self.name}")
-
-    def record_stream(self, stream: _Stream) -> None:
-        self.module.calls.append((self.name, "record_stream", stream.name))
-
-
-@pytest.mark.parametrize(("device", "index"), [("cuda", 3), ("cuda:1", 1)])
-@pytest.mark.parametrize("pin_memory", [True, False])
-def test_a_gpu_copies_on_a_stream_of_its_own_for_which_the_consumer_waits(
-    monkeypatch: pytest.MonkeyPatch, device: str, index: int, pin_memory: bool
-) -> None:
-    """In the consumer's current device, which a thread does not inherit, or in that of the index."""
-    module = _Device()
-    monkeypatch.setattr(torch, "cuda", module)
-    options: dict[str, Any] = {"pin_memory": pin_memory, "collate_fn": lambda numbers: {"x": _Part(module, "batch")}}
-    loader = loader_of(4, device=device, **options)
-    assert module.calls == []
-    (batch,) = list(loader)
-    await_end()
-    name = "pinned batch" if pin_memory else "batch"
-    assert batch["x"].name == f"copy of {name}"
-    assert [call for call in module.calls if call[0] != "set_device"] == [
-        ("new stream", index),
-        (name, "to", device, "side stream", True),
-        ("side stream", "record_event"),
-        ("consumer's stream", "waits for", "event of side stream"),
-        (f"copy of {name}", "record_stream", "consumer's stream"),
-    ]
-    assert module.calls[0] == ("set_device", index)
 
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

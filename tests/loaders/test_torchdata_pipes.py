@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from typing import Any
 
@@ -36,23 +35,6 @@ def tar_of(members: dict[str, bytes]) -> bytes:
 
 def prefetched(urls: list[str], part_bytes: int) -> Any:
     return tdr.IterableWrapper(urls).async_prefetch(part_bytes=part_bytes)
-
-
-def test_torchdatas_tar_reader_takes_the_streams_of_async_prefetch(memory_folder: str) -> None:
-    shards = [{f"{shard}-{n}.txt": b"%d " % n * 300 * n for n in range(9)} for shard in range(3)]
-    urls = put(memory_folder, {f"{shard}.tar": tar_of(shards[shard]) for shard in range(3)})
-    read = {path: stream.read() for path, stream in prefetched(urls, 1_000).load_from_tar()}
-    expected = {f"{url}/{name}": shard[name] for url, shard in zip(urls, shards, strict=True) for name in shard}
-    assert read == {os.path.normpath(path): data for path, data in expected.items()}  # torchdata's own spelling
-
-
-def test_readlines_and_parse_csv_take_the_streams_of_async_prefetch(memory_folder: str) -> None:
-    """Also lines over several parts."""
-    urls = put(memory_folder, {f"{n}.txt": b"one %d\r\ntwo\n\nlast %d" % (n, n) for n in range(20)})
-    expected = [(url, line) for n, url in enumerate(urls) for line in (b"one %d" % n, b"two", b"", b"last %d" % n)]
-    assert list(prefetched(urls, 5).readlines()) == expected
-    urls = put(memory_folder, {f"{n}.csv": b'name,number\n"x, y",%d\n' % n for n in range(4)})
-    assert list(prefetched(urls, 7).parse_csv(skip_lines=1)) == [["x, y", str(n)] for n in range(4)]
 
 
 def test_our_readers_take_what_torchdatas_fsspec_opener_has_opened(memory_folder: str) -> None:

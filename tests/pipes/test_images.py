@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import itertools
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 
-import torchdata_remote as tdr
 from tests.support.photographs import encoded, photograph
 from torchdata_remote import DecodeImage, DecodeSample, IterableWrapper
 from torchdata_remote.errors import DecodeError
@@ -80,15 +77,6 @@ def test_pixels_at_full_scale_are_those_of_pillow(crop: Any, size: Any, form: st
         assert difference.mean() < MEAN_DIFFERENCE
 
 
-@pytest.mark.parametrize("side", [60, 24])
-def test_pixels_at_a_lower_scale_are_close_to_those_of_pillow(side: int) -> None:
-    """Where the image is decoded at a half to an eighth of its size."""
-    file = encoded(photograph(500, 375), quality=92)
-    (found,) = pixels_of(file, side, crop=None)
-    expected = np.asarray(opened(file).resize((side, side), Image.Resampling.BILINEAR)).astype(np.int64)
-    assert np.abs(found.astype(np.int64) - expected).mean() < SCALED_MEAN_DIFFERENCE
-
-
 @pytest.mark.parametrize("shape", [(1, 700), (700, 1), (9, 500), (3, 31)])
 def test_a_center_crop_of_a_narrow_image_has_the_pixels_of_pillow(shape: tuple[int, int]) -> None:
     file = encoded(photograph(*shape), "PNG")
@@ -146,46 +134,6 @@ def test_crops_depend_on_seed_and_key_only(num_threads: int) -> None:
     assert len(set(expected.values())) == COUNT
     other = images(DecodeImage(source(), 16, dtype=torch.uint8, seed=2))
     assert all(other[key] != expected[key] for key in other)
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("shards")
-    with tdr.ShardWriter(f"{folder}/{{shard}}.tar", max_shard_samples=3) as writer:
-        for at in range(12):
-            writer.write({"__key__": f"cat/{at}", "jpg": encoded(photograph(30 + at, 24)), "cls": at})
-    return str(folder)
-
-
-def batches(url: str, make_loader: Callable[..., Any] = tdr.stateful_loader, **options: Any) -> Any:
-    pipe = tdr.stream_shards(url, seed=0).decode_image(16, dtype=torch.uint8, seed=5)
-    loader = make_loader(pipe.decode_sample().to_tuple("__key__", "jpg", "cls"), batch_size=5, **options)
-    loader.set_epoch(1)
-    return loader
-
-
-def keyed(loader: Any) -> dict[str, bytes]:
-    return {key: image.numpy().tobytes() for keys, made, _ in loader for key, image in zip(keys, made, strict=True)}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_streams": 3},
-        {"make_loader": tdr.thread_loader, "num_threads": 2},
-        {"make_loader": tdr.thread_loader, "num_threads": 0, "num_streams": 2},
-    ],
-)
-def test_batches_of_all_loaders_have_the_same_crops(shards: str, options: dict[str, Any]) -> None:
-    """Of streams and threads; also of the last batch, and after a resume with another kind of loader."""
-    expected = keyed(batches(shards))
-    assert len(expected) == 12
-    assert keyed(batches(shards, **options)) == expected
-    begun, num_streams = batches(shards, **options), options.get("num_streams", 1)
-    head = keyed(itertools.islice(begun, 1))
-    resumed = batches(shards, num_streams=num_streams)
-    resumed.load_state_dict(begun.state_dict())
-    assert {**head, **keyed(resumed)} == expected
 
 
 # Samples

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import FlatMap, RepeatEpochs, Resumable, Skip, Take, World, mix
-from torchdata_remote.errors import StateError
+from torchdata_remote import FlatMap, Resumable, Skip, Take, World, mix
 
 
 def shuffled(num_items: int = 20, world: World | None = None) -> Any:
@@ -53,11 +51,6 @@ def test_all_ranks_together_take_or_skip_the_number(number: int, ranks: int, wor
     assert sorted(chain.from_iterable([*taken, *skipped])) == list(range(100))
 
 
-def test_shares_of_a_number_are_spread_over_the_ranks() -> None:
-    shares = [IterableWrapper(range(99)).sharding_filter_rank(world=World(rank, 4)).take(10) for rank in range(4)]
-    assert [len(list(share)) for share in shares] == [2, 3, 2, 3]
-
-
 def test_before_a_split_or_without_one_each_process_takes_the_same() -> None:
     urls = IterableWrapper([f"memory://taken/{number}.tar" for number in range(9)])
     for pipe, expected in ((urls.take(4), ["02", "13"]), (urls.skip(5), ["57", "68"])):
@@ -66,25 +59,10 @@ def test_before_a_split_or_without_one_each_process_takes_the_same() -> None:
     assert list(IterableWrapper(range(9)).sharding_filter_rank(split=False).take(3)) == [0, 1, 2]
 
 
-def test_torchs_own_split_counts_as_one() -> None:
-    loader = DataLoader(IterableWrapper(range(20)).sharding_filter().take(6), batch_size=None, num_workers=2)
-    assert sorted(loader) == [0, 1, 2, 3, 4, 5]
-
-
 def test_nothing_is_read_after_the_last_item() -> None:
     counted = Counted()
     assert list(Take(IterableWrapper(range(9)).map(counted), 3)) == counted.taken == [0, 1, 2]
     assert list(IterableWrapper(range(3)).skip(10**30)) == []
-
-
-def test_streams_take_the_same_items_in_each_world() -> None:
-    def taken(num_slots: int) -> list[int]:
-        worlds = (World(slot, num_slots) for slot in range(num_slots))
-        parts = (Resumable(shuffled(12, world).take(8).skip(2), num_streams=4) for world in worlds)
-        return sorted(chain.from_iterable(parts))
-
-    assert taken(1) == taken(2) == taken(4)
-    assert len(taken(1)) == 6
 
 
 def test_streams_of_an_endless_source_have_a_length_where_their_numbers_divide() -> None:
@@ -97,39 +75,9 @@ def test_streams_of_an_endless_source_have_a_length_where_their_numbers_divide()
     ):
         assert len(list(Resumable(pipe, num_streams=4))) == length
     assert len(Resumable(endless.take(24), num_streams=4)) == 24
-    cases: list[tuple[Any, bool]] = [
-        (lambda items: items.repeat_epochs().take(24), True),
-        (lambda items: items.repeat_epochs().filter(bool).flat_map(lambda item: [item]).take(24).batch(2), True),
-        (lambda items: items.repeat_epochs().take(25), False),
-        (lambda items: items.repeat_epochs(9).take(24), False),
-    ]
-    for make, is_equal in cases:
-        data = Resumable(make(shuffled(12, World(0, 3))), num_streams=4)  # of which one rank would have two
-        if is_equal:
-            with pytest.raises(StateError, match="for all that take does"):
-                list(data)
-        else:
-            assert list(data)
 
 
 # Repeat
-
-
-@given(num_items=st.integers(0, 20), times=st.integers(1, 4))
-def test_each_pass_has_all_items_in_an_order_of_its_own(num_items: int, times: int) -> None:
-    pipe = RepeatEpochs(shuffled(num_items), times)
-    items = list(pipe)
-    assert len(items) == times * num_items
-    assert len(RepeatEpochs(IterableWrapper(range(num_items)), times)) == len(items)
-    passes = [items[start : start + num_items] for start in range(0, len(items), num_items or 1)]
-    assert all(sorted(one) == list(range(num_items)) for one in passes)
-    assert passes[:1] == ([list(shuffled(num_items))] if num_items else [])
-
-
-def test_without_a_number_it_does_not_end() -> None:
-    pipe = RepeatEpochs(IterableWrapper(range(3)))
-    assert list(islice(pipe, 100)) == [number % 3 for number in range(100)]
-    assert list(RepeatEpochs(IterableWrapper([]), 5)) == []
 
 
 @pytest.mark.parametrize(

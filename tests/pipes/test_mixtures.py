@@ -24,7 +24,6 @@ from torchdata_remote import (
     ShardWriter,
     Stop,
     World,
-    merge_states,
     mix,
 )
 from torchdata_remote.errors import EmptyShareError, StateError
@@ -125,20 +124,6 @@ def test_a_number_is_exact_over_all_ranks(num_items: int, num_slots: int) -> Non
     assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize("num_streams", [1, 3])
-def test_streams_share_the_number(num_streams: int) -> None:
-    data = Resumable(mixture(BEFORE, 100), num_streams=num_streams)
-    assert (len(data), len(list(data))) == (100, 100)
-
-
-def test_a_source_that_comes_again_has_another_order_in_each_pass_of_each_epoch() -> None:
-    pipe = mix({"a": (source("a", size=10), 1)}, stop=50)
-    epochs = [list(pipe) for _ in range(3)]
-    passes = [tuple(epoch[start : start + 10]) for epoch in epochs for start in range(0, 50, 10)]
-    assert all(sorted(one) == sorted(passes[0]) for one in passes)
-    assert len(set(passes)) == 15
-
-
 def test_an_empty_source_ends_a_mixture_or_takes_no_part() -> None:
     pipes = {"full": (source("a", size=5), 1.0), "empty": (source("b", size=0), 99.0)}
     assert len(list(mix(pipes, seed=1, stop="first_exhausted"))) < 5
@@ -229,11 +214,6 @@ def test_frequencies_follow_the_schedule_in_each_phase_also_of_other_epochs() ->
         assert set(counts) == set(expected)
         parts = {name: weight / sum(expected.values()) for name, weight in expected.items()}
         assert all(is_close(counts[name], counts.total(), part) for name, part in parts.items())
-
-
-def test_epochs_that_end_by_exhaustion_each_begin_at_the_first_phase() -> None:
-    pipe = mixture({0: {"a": 1}, 4: {"b": 1}}, "all_exhausted", size=6)
-    assert [letters(pipe), letters(pipe)] == ["aaaabbbbbb"] * 2  # two of a are left: it is not drawn any more
 
 
 def test_sources_that_start_later_are_not_read_before_and_those_that_end_are_closed() -> None:
@@ -334,46 +314,6 @@ def test_the_weights_of_the_time_after_the_change_are_drawn_and_the_same_change_
     head, state = stopped(Resumable(mixture(BEFORE)), 20)
     for same in (BEFORE, {0: BEFORE}, {0: BEFORE, 60: AFTER}):
         assert [*head, *resumed(state, mixture(same))] == list(Resumable(mixture(BEFORE)))
-
-
-def test_an_exhausted_source_stays_exhausted() -> None:
-    head, state = stopped(Resumable(mixture({"d": 20, "a": 1}, "all_exhausted")), 30)
-    assert letters(head).count("d") == SIZES["d"]
-    rest = list(resumed(state, mixture({"d": 1, "b": 1, "a": 1}, "all_exhausted")))
-    assert Counter(letters([*head, *rest])) == {"d": 10, "a": 40, "b": 25}
-
-
-def test_a_source_with_the_weight_0_continues_where_it_was_when_it_is_drawn_again() -> None:
-    head, state = stopped(Resumable(mixture({"a": 1, "b": 1}, "all_exhausted")), 30)
-    middle, state = stopped(resumed(state, mixture({0: {"a": 1, "b": 0}}, "all_exhausted")), 10)
-    assert set(letters(middle)) == {"a"}
-    rest = list(resumed(state, mixture({"a": 1, "b": 1}, "all_exhausted")))
-    assert sorted([*head, *middle, *rest]) == everything("ab")
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_merged_states_of_ranks_continue_in_another_world_with_other_weights(ranks: int) -> None:
-    parts = [Resumable(chain(BEFORE, "all_exhausted", 5, World(rank, 2)), num_streams=4) for rank in range(2)]
-    iterators = [iter(part) for part in parts]
-    found = [next(iterator) for _ in range(9) for iterator in iterators]
-    state = merge_states([part.state_dict() for part in parts])
-    for rank in range(ranks):
-        found += resumed(state, chain({**AFTER, "c": 1}, "all_exhausted", 5, World(rank, ranks)), 4)
-    assert sorted(found) == everything("abc")
-
-
-def test_a_mixture_alone_takes_other_weights_by_its_own_state() -> None:
-    head, state = stopped(Resumable(mixture(BEFORE, "all_exhausted")), 20)
-    assert sorted([*head, *resumed(state, mixture(AFTER, "all_exhausted"))]) == everything(BEFORE)
-    fresh = Resumable(mixture(BEFORE))
-    fresh.load_state_dict(json.loads(json.dumps(Resumable(mixture(BEFORE)).state_dict())))
-    assert list(fresh) == list(mixture(BEFORE)), "the state before the first item"
-
-
-def test_a_source_cannot_be_removed_from_a_mixture_alone() -> None:
-    _, state = stopped(Resumable(mixture(BEFORE)), 5)
-    with pytest.raises(StateError, match="The state has the source 'b', which the mixture here does not have"):
-        Resumable(mixture({"a": 1})).load_state_dict(state)
 
 
 def test_weights_of_a_mixture_within_a_mixture_cannot_change_those_of_the_outer_one_can() -> None:

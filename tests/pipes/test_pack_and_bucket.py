@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
@@ -93,13 +92,6 @@ def test_rows_have_the_documents_one_after_the_other_or_whole_where_they_fit_bes
         padding = length - size if last == "pad" else 0
         assert row["input_ids"].tolist() == [*chain.from_iterable(parts), *[3] * padding]
         assert row["document_ids"].tolist()[size:] == [-1] * padding
-
-
-def test_a_row_is_handed_out_at_the_latest_after_max_wait_documents() -> None:
-    documents, counted = numbered([4, 8, 8, 8, 8]), Counted()
-    rows = iter(Pack(source(documents).map(counted), 10, split=False, max_wait=3))
-    assert documents_of(next(rows)) == [documents[0]]
-    assert len(counted.taken) == 3
 
 
 @pytest.mark.parametrize("options", [{}, {"split": False, "max_wait": 4}])
@@ -254,36 +246,6 @@ def test_no_item_waits_longer_than_max_wait_and_no_more_are_held(lengths: list[i
         num_left += len(batch)
         if len(counted.taken) < len(lengths):
             assert len(counted.taken) - batch[0][0] <= max_wait
-
-
-class Token:
-    """An object whose end is noticed."""
-
-
-@pytest.mark.parametrize("max_wait", [1, 2, 5, 19, 20, 21])
-def test_an_item_alone_in_its_bucket_leaves_after_exactly_max_wait_items_and_nothing_keeps_it(max_wait: int) -> None:
-    """Or at the end of the source. Items of full batches leave before, and all others after it."""
-    counted, lone = Counted(), Token()
-    gone = weakref.ref(lone)
-
-    def counting(item: Any) -> Any:
-        counted(item[1])
-        return item
-
-    items = ((lone, 9) if number == 0 else (number, 1) for number in range(20))
-    source = IterableWrapper(items, deepcopy=False).map(counting)
-    batches = iter(Bucket(source, 2, length=length_of, max_wait=max_wait))
-    num_read = min(max_wait, 20)
-    for _ in range((num_read - 1) // 2):
-        assert [length for _, length in next(batches)] == [1, 1]
-    assert next(batches) == [(lone, 9)]
-    assert len(counted.taken) == num_read
-    del lone, items
-    further = list(islice(batches, 1))  # until which the source has its last item
-    assert gone() is None
-    assert [number for batch in chain(further, batches) for number, _ in batch] == list(
-        range(num_read - (num_read + 1) % 2, 20)
-    )
 
 
 def test_lengths_may_be_any_keys_and_are_len_by_default() -> None:

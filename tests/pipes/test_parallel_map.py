@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import pickle
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,11 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.waiting import wait_for
-from torchdata_remote import IterDataPipe, Resumable, stream_shards, thread_loader
+from torchdata_remote import IterDataPipe, Resumable, thread_loader
 from torchdata_remote.testing import write_small_shards
 
 
@@ -72,15 +69,6 @@ def test_as_many_items_are_handled_at_once_as_there_are_threads() -> None:
 
     assert list(IterableWrapper(range(9)).parallel_map(meet, num_threads=3)) == list(range(9))
     assert 3 <= max(most) <= 4, "with the thread that iterates, if it had to wait"
-    samples = [{"__key__": str(number), "cls": b"%d" % number} for number in range(6)]
-    pairs = threading.Barrier(2, timeout=120)
-
-    def decode(data: bytes) -> int:
-        pairs.wait()
-        return int(data)
-
-    decoded = IterableWrapper(samples).decode_sample({"cls": decode}, num_threads=2)
-    assert [sample["cls"] for sample in decoded] == list(range(6))
 
 
 class Numbers(IterDataPipe[int]):
@@ -248,20 +236,6 @@ def test_a_break_ends_the_threads_and_releases_all_items() -> None:
     wait_for(lambda: first() is None)
 
 
-def test_passes_with_equal_numbers_share_their_threads() -> None:
-    """One that ends leaves them to the other; each chain may be read in a thread of its own."""
-    before = engine_threads()
-    one, other = (iter(IterableWrapper(range(50)).parallel_map(abs, num_threads=2)) for _ in range(2))
-    assert [next(one), next(other)] == [0, 0]
-    assert len(engine_threads() - before) <= 2
-    del one
-    assert list(other) == list(range(1, 50))
-    wait_for(lambda: engine_threads() <= before)
-    chains = [IterableWrapper(range(200)).parallel_map(abs, num_threads=2) for _ in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(list, chains)) == [list(range(200))] * 4
-
-
 def test_a_function_may_read_a_chain_with_threads_and_none_waits_for_another_forever() -> None:
     def read(number: int) -> list[int]:
         return list(IterableWrapper(range(number)).parallel_map(abs, num_threads=2))
@@ -297,58 +271,3 @@ def test_items_are_handled_by_their_consumer_while_others_keep_all_threads_busy(
     finally:
         hold.set()
         busy.join(120)
-
-
-def test_passes_over_one_pipe_do_not_disturb_each_other() -> None:
-    pipe = IterableWrapper(range(9)).parallel_map(abs, num_threads=2)
-    old: Any = iter(pipe)
-    assert [next(old), next(old)] == [0, 1]
-    new = iter(pipe)
-    assert [next(new), next(old), next(new)] == [0, 2, 1]
-    old.close()
-    assert list(new) == list(range(2, 9))
-
-
-def test_a_forked_child_has_threads_of_its_own_and_cannot_continue_a_pass_of_its_parent() -> None:
-    items = iter(IterableWrapper(range(20)).parallel_map(abs, num_threads=2))
-    next(items)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        found = ""
-        try:
-            try:
-                next(items)
-            except RuntimeError as error:
-                found = str(error)
-            pipe = IterableWrapper(range(20)).parallel_map(abs, num_threads=2)
-            os.write(writing, f"{found} {list(pipe) == list(range(20))}".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        text = lines.read()
-    os.waitpid(child, 0)
-    assert "begun in another process" in text
-    assert text.endswith("True")
-    assert list(items) == list(range(1, 20))
-
-
-def test_workers_of_a_loader_have_threads(tmp_path: Any) -> None:
-    """Forked after use."""
-    write_small_shards(str(tmp_path), num_shards=4, samples_per_shard=3)
-    pipe = stream_shards(str(tmp_path)).parallel_map(key_of, num_threads=2)
-    expected = sorted(pipe)
-    copy = pickle.loads(pickle.dumps(pipe))
-    assert (copy.num_threads, sorted(copy)) == (2, expected)
-    loader = DataLoader(pipe, batch_size=4, num_workers=2, multiprocessing_context="fork")
-    assert sorted(key for batch in loader for key in batch) == expected
-
-
-def test_an_interrupt_of_the_consumer_ends_the_pass_at_once() -> None:
-    """Ctrl-C in the source is not raised in the place of an item."""
-    before = engine_threads()
-    items = iter(Numbers(3, KeyboardInterrupt).parallel_map(abs, num_threads=2))
-    with pytest.raises(KeyboardInterrupt):
-        next(items)
-    wait_for(lambda: engine_threads() <= before)

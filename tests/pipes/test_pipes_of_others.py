@@ -106,16 +106,6 @@ def test_loaders_read_them_exactly_once_in_another_order_each_epoch(
         assert found[0] != found[1]
 
 
-class Paired(IterDataPipe[Any]):
-    """A user's pipe with two sources, in a list."""
-
-    def __init__(self, *sources: Any) -> None:
-        self.sources = list(sources)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from zip(*self.sources, strict=True)
-
-
 class Numbered(IterDataPipe[Any]):
     """A user's pipe with a state, which includes that of its source."""
 
@@ -142,13 +132,24 @@ def shuffled(number: int = 12) -> Any:
     return IterableWrapper(range(number)).shuffle_shards(seed=2).sharding_filter_rank()
 
 
-def test_sources_in_a_list_are_of_one_epoch_and_passes_run_at_once() -> None:
-    pipe = tdr.Take(Paired(shuffled(), shuffled()), 12)
-    epochs = [list(pipe), list(pipe)]
-    assert all(one == other for epoch in epochs for one, other in epoch)
-    assert epochs[0] != epochs[1]
-    again = tdr.Take(Paired(shuffled(), shuffled()), 12)
-    assert list(map(list, zip(*zip(again, again, strict=True), strict=True))) == epochs
+class Paired(IterDataPipe[Any]):
+    """A user's pipe with two sources, in a list."""
+
+    def __init__(self, *sources: Any) -> None:
+        self.sources = list(sources)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(*self.sources, strict=True)
+
+
+def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:
+    """The branches of a ``fork`` take from one buffer, which is not copied."""
+    one, other = IterableWrapper(range(6)).sharding_filter_rank().fork(2)
+    pipe = tdr.Take(one, 6)
+    assert list(zip(pipe, tdr.Take(other, 6), strict=True)) == [(number, number) for number in range(6)]
+    assert list(pipe) == list(range(6))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        list(zip(pipe, pipe, strict=True))
 
 
 def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
@@ -165,16 +166,6 @@ def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
         thread.join(20)
         assert not thread.is_alive(), thread.name
     assert caught.value.args
-
-
-def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:
-    """The branches of a ``fork`` take from one buffer, which is not copied."""
-    one, other = IterableWrapper(range(6)).sharding_filter_rank().fork(2)
-    pipe = tdr.Take(one, 6)
-    assert list(zip(pipe, tdr.Take(other, 6), strict=True)) == [(number, number) for number in range(6)]
-    assert list(pipe) == list(range(6))
-    with pytest.raises(RuntimeError, match="invalidated"):
-        list(zip(pipe, pipe, strict=True))
 
 
 def test_a_users_pipe_with_a_state_resumes_and_is_told_the_epoch() -> None:

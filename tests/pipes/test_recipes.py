@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 
-from tests.servers.files_over_http import files_over_http
 from tests.support.archive_bytes import pack_tar
 from torchdata_remote import ShardWriter, stream_files, stream_shards
-from torchdata_remote.testing import FaultyStore, write_small_shards
+from torchdata_remote.testing import write_small_shards
 
 
 def put(folder: str, objects: dict[str, bytes]) -> None:
@@ -59,6 +56,8 @@ def test_shards_that_are_named_need_no_pattern_compressed_or_not(memory_folder: 
     put(other, {"a.zip": b""})
     with pytest.warns(RuntimeWarning, match=r"a\.zip"):
         assert keys(other) == "plain"
+    with pytest.raises(TypeError, match="select: expected arguments of select, such as"):
+        keys(other, select="a.parquet")
 
 
 def test_the_default_shuffles_samples_of_several_shards_by_seed_and_epoch(memory_folder: str) -> None:
@@ -101,17 +100,3 @@ def test_loose_files_are_samples_of_one_member_fully_shuffled_or_in_order(memory
     assert sorted(first) == sorted(second) == sorted(keys_of(stream_files(f"{memory_folder}-many", seed=None)))
     assert len({tuple(first), tuple(second), tuple(sorted(first))}) == 3
     assert max(abs(place - sorted(first).index(key)) for place, key in enumerate(first)) > 25
-
-
-@pytest.mark.parametrize("stream", [stream_shards, stream_files])
-def test_the_second_epoch_is_read_from_the_cache(stream: Callable[..., Any], tmp_path: Path) -> None:
-    write_small_shards(f"{tmp_path}/shards", num_shards=2, samples_per_shard=3)
-    with files_over_http(tmp_path) as address, FaultyStore(address) as store:
-        url = f"{store.endpoint_url}/shards/{{000000..000001}}.tar"
-        pipe = stream(url, seed=None, cache_dir=str(tmp_path / "cache"), cache_bytes=1 << 20)
-        first = list(pipe)
-        assert [request.if_none_match for request in store.requests if request.method == "GET"] == [None] * 2
-        store.requests.clear()
-        assert list(pipe) == first != []
-        confirmed = [request.if_none_match is not None for request in store.requests]
-        assert confirmed == [True] * 2, "what is in the cache is confirmed, and not read"

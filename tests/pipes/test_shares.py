@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,13 @@ from tests.support.requested_bytes import requested_bytes
 from torchdata_remote import (
     EqualizeRanks,
     IterableWrapper,
-    RemoteUrl,
     Resumable,
     ShardingFilterRank,
     ShardWriter,
     World,
     skip_with_warning,
 )
-from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError, UrlError
+from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError
 from torchdata_remote.testing import FaultyStore, all_worlds
 
 RANKS = WORKERS = st.integers(1, 4)
@@ -108,16 +106,6 @@ def test_another_loader_replaces_the_sharding_of_the_first() -> None:
     assert list(pipe) == urls_of(8)[::2]
 
 
-class Endless:
-    def __iter__(self) -> Iterator[str]:
-        return map(str, itertools.count())
-
-
-def test_the_source_is_read_lazily() -> None:
-    share = iter(ShardingFilterRank(IterableWrapper(Endless(), deepcopy=False), world=World(1, 3)))
-    assert [next(share) for _ in range(3)] == ["1", "4", "7"]
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_without_a_split_every_reader_gets_all_urls_however_few(num_workers: int) -> None:
     pipe = IterableWrapper(urls_of(1)).sharding_filter_rank(split=False)
@@ -160,19 +148,6 @@ def test_fewer_shards_than_readers_are_split_by_samples_where_a_manifest_counts_
     if len(counts) < slots:
         assert list(chain.from_iterable(shares)) == keys
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_a_part_keeps_what_the_manifest_told_of_its_shard_and_a_whole_shard_stays_what_it_was(
-    memory_folder: str,
-) -> None:
-    write(memory_folder, [4, 2])
-    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
-    for slot, what in enumerate(["samples 0 to 2", "samples 2 to 4", ""]):
-        (part,) = ShardingFilterRank(IterableWrapper(listed), world=World(slot, 3))
-        assert isinstance(part, RemoteUrl)
-        whole = listed[slot // 2]
-        assert part == (f"part of {whole} ({what})" if what else whole)
-        assert (part.size, part.checksums, part.num_samples) == (whole.size, whole.checksums, whole.num_samples)
 
 
 def plain(url: str) -> str:
@@ -254,22 +229,6 @@ def test_shards_whose_samples_are_not_counted_are_not_split(memory_folder: str) 
             list(ShardingFilterRank(IterableWrapper(urls), world=World(0, 3)))
 
 
-def test_other_readers_refuse_a_part_and_all_of_them_a_str_of_it(memory_folder: str) -> None:
-    write(memory_folder, [6])
-    listed = list(IterableWrapper([f"{memory_folder}/index.json"]).list_remote())
-    for rank in range(3):
-        (part,) = ShardingFilterRank(IterableWrapper(listed), world=World(rank, 3))
-        with pytest.raises(ValueError, match="Protocol not known"):
-            fsspec.open(part, "rb").open()
-        for name, reader in (("FileReader", "file_reader"), ("ShardZipReader", "shard_zip_reader")):
-            with pytest.raises(RemoteDataError, match=rf"split by samples.* {name} reads whole objects only"):
-                list(getattr(IterableWrapper([part]), reader)())
-        for text in (str(part), f"{memory_folder}/{part.rpartition('/')[2]}"):
-            for reader in ("shard_tar_reader", "file_reader", "async_prefetch"):
-                with pytest.raises(UrlError, match=r"put the pipe that made a str .*before .*sharding_filter_rank\(\)"):
-                    list(getattr(IterableWrapper([text]), reader)())
-
-
 def test_only_the_bytes_of_a_part_are_requested(tmp_path: Path) -> None:
     """In blocks whose checksums are known."""
     num_bytes = 3 << 20
@@ -302,15 +261,6 @@ def test_a_length_starts_no_epoch_and_is_that_of_pipes_behind(memory_folder: str
     assert len(pipe.to_tuple("__key__")) == len(pipe.map(key_of)) == 6
     assert len(pipe.shuffle_samples(buffer_size=3, seed=0)) == len(pipe.decode_sample()) == 6
     assert len(pipe.batch(4)) == 2
-
-
-@pytest.mark.parametrize("mode", ["drop", "repeat"])
-def test_streams_have_equal_numbers_of_samples(memory_folder: str, mode: Any) -> None:
-    write(memory_folder, [5, 3, 6])
-    for num_streams in (1, 3, 4, 14):
-        data = Resumable(EqualizeRanks(samples_of(memory_folder, seed=2), mode=mode), num_streams=num_streams)
-        expected = num_streams * (14 // num_streams if mode == "drop" else -(-14 // num_streams))
-        assert [len(data), len(list(data)), len(list(data))] == [expected] * 3
 
 
 def is_even(sample: Any) -> bool:

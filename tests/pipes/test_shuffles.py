@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import gc
 import itertools
 import pickle
 import random
 import tracemalloc
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 
 import torchdata_remote as tdr
-from torchdata_remote import IterableWrapper, ShuffleSamples, ShuffleShards, Skipped
+from torchdata_remote import IterableWrapper, ShuffleSamples, ShuffleShards
 
 URLS = [f"memory://photos/{number}.tar" for number in range(12)]
 SIZES, BUFFERS = st.integers(0, 60), st.integers(1, 70)
@@ -95,12 +93,6 @@ def test_an_order_within_a_bound_in_bytes_stays_the_same_in_later_versions() -> 
     assert " ".join(map(str, indexes(by_bytes([500] * 24, 7_000)))) == recorded
 
 
-def test_a_pass_that_is_stopped_early_counts_as_an_epoch() -> None:
-    expected, pipe = epochs(urls_of(), 2), urls_of()
-    assert next(iter(pipe)) == expected[0][0]
-    assert list(pipe) == expected[1]
-
-
 # URLs
 
 
@@ -153,11 +145,6 @@ def test_what_fits_the_buffer_is_shuffled_uniformly_as_a_whole() -> None:
     assert all(abs(count - num_epochs / 6) < 6 * (num_epochs / 6) ** 0.5 for count in counts.values())
 
 
-def test_a_buffer_of_one_keeps_the_order_and_the_length_does_not_affect_it() -> None:
-    assert list(samples_of(9, 1)) == list(range(9))
-    assert list(samples_of(42, 9))[:33] == list(samples_of(400, 9))[:33]
-
-
 def test_a_huge_buffer_costs_what_the_data_cost() -> None:
     tracemalloc.start()
     try:
@@ -198,35 +185,6 @@ def test_the_source_is_read_at_an_even_rate(num_samples: int, buffer_size: int) 
     assert source.num_taken == num_samples
     with pytest.raises(TypeError, match="Recorded"):
         len(ShuffleSamples(source, buffer_size=buffer_size))
-
-
-class Item:
-    """Something that can be counted while it lives."""
-
-
-class Items(IterDataPipe[Item]):
-    def __init__(self, num_items: int) -> None:
-        self.num_items = num_items
-        self.alive: weakref.WeakSet[Item] = weakref.WeakSet()
-
-    def __iter__(self) -> Iterator[Item]:
-        for _ in range(self.num_items):
-            item = Item()
-            self.alive.add(item)
-            yield item
-            del item
-
-
-@given(num_samples=SIZES, buffer_size=st.integers(1, 20))
-def test_no_more_samples_than_the_buffer_are_in_memory(num_samples: int, buffer_size: int) -> None:
-    source = Items(num_samples)
-    most, items = 0, iter(ShuffleSamples(source, buffer_size=buffer_size))
-    while next(items, None) is not None:
-        most = max(most, len(source.alive))
-    assert most <= buffer_size + 1
-    del items
-    gc.collect()
-    assert len(source.alive) == 0
 
 
 class Sized(IterDataPipe[dict[str, Any]]):
@@ -286,46 +244,8 @@ def test_a_bound_in_bytes_is_made_use_of(size: int, num_samples: int) -> None:
     assert sum(middle) / len(middle) >= 0.75 * min(2_000, 12_000_000 // size)
 
 
-def test_the_first_sample_leaves_when_a_quarter_of_the_bytes_is_read() -> None:
-    pipe = by_bytes([10_000] * 400, 1_000_000)
-    next(iter(pipe))
-    assert 20 <= pipe.source_datapipe.num_taken <= 28
-    pipe = by_bytes([1_000] * 40, 1_000_000)
-    places = [indexes(pipe).index(0) for _ in range(200)]
-    assert max(places) > 35, "what fits the buffer is shuffled as a whole"
-    assert 15 < sum(places) / len(places) < 25
-
-
-def test_small_samples_after_large_ones_fill_the_buffer_again() -> None:
-    held = numbers_held(by_bytes([1_000_000] * 20 + [10] * 3_000, 4_000_000, 500))
-    assert max(held[:12]) <= 4
-    assert max(held) >= 460
-    assert set(numbers_held(by_bytes([0] * 500, 1 << 40, 40))[:400]) == {36}, "a bound that is not reached is none"
-
-
-def test_memory_of_a_bounded_buffer_is_what_it_says() -> None:
-    """By Python's own account of its memory, for samples of 100 bytes and of 100 kB."""
-    for size, num_samples in ((100, 20_000), (100_000, 100)):
-        pipe = by_bytes([size] * num_samples, 5_000_000, 100_000)
-        tracemalloc.start()
-        try:
-            assert sum(1 for _ in pipe) == num_samples
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert 2_000_000 < peak < 10_000_000, (size, peak)
-
-
 def fail(item: int) -> int:
     raise LookupError("no label")
-
-
-def test_an_error_of_the_source_stays_what_it_is() -> None:
-    """torch reads each property of a pipe to describe it in an error."""
-    pipe = IterableWrapper([1, 2]).map(fail).shuffle_samples(buffer_size=2)
-    with pytest.raises(LookupError, match=r"^no label"):
-        next(iter(pipe))
-    assert pipe.skipped == Skipped()
 
 
 # Epochs of loaders

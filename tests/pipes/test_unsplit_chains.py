@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, IterDataPipe
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.graph_settings import apply_sharding
 
@@ -121,11 +121,6 @@ def test_two_workers_read_each_sample_once_or_as_often_as_they_were_told(folder:
     check_exactly_once(items_of(repeated(folder, reader)), times=2)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_one_reader_needs_no_split(folder: Path, num_workers: int) -> None:
-    check_exactly_once(items_of(unsplit(folder), num_workers))
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_ranks_of_the_environment_count_as_workers_do(folder: Path, reader: str) -> None:
     """A listing by itself reads nothing, and is the same everywhere."""
@@ -218,19 +213,6 @@ class MadeLater(IterableDataset[Any]):
         yield from unsplit(self.folder)
 
 
-class OfShards(Dataset[list[str]]):
-    """A shard's keys by number."""
-
-    def __init__(self, urls: list[str]) -> None:
-        self.urls = urls
-
-    def __len__(self) -> int:
-        return len(self.urls)
-
-    def __getitem__(self, index: int) -> list[str]:
-        return list(read(IterableWrapper([self.urls[index]])))
-
-
 class EverySecond(IterDataPipe[Any]):
     """A split that a user wrote."""
 
@@ -305,10 +287,6 @@ def test_a_split_behind_the_reader_is_not_seen_without_workers_and_declared_by_s
         with refused("3 readers (3 ranks x 1 worker)"):
             list(read(IterableWrapper(urls[::3])))
         assert len(list(read(IterableWrapper(urls[::3]).sharding_filter_rank(split=False)))) == 2
-
-
-def test_a_reader_within_a_map_style_dataset_is_split_by_its_sampler(folder: Path) -> None:
-    check_exactly_once([key for keys in items_of(OfShards(list(listed(folder)))) for key in keys])
 
 
 def test_streams_are_split_or_refused(folder: Path) -> None:

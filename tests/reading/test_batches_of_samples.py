@@ -67,14 +67,6 @@ def test_ranges_that_are_close_are_one_request_and_none_is_larger_than_8_mib() -
         assert sum(lengths) <= sum(map(len, files.values()))
 
 
-def test_a_member_that_is_larger_than_a_request_is_whole() -> None:
-    files, bodies = shards_of([10, 20 << 20, 5], 3)
-    with store_of(files) as store:
-        dataset = dataset_of(store)
-        assert [item["bin"] for item in dataset.__getitems__([2, 1, 0])] == bodies[::-1]
-        assert max(read.end - read.start for read in store.reads) <= 8 << 20
-
-
 def test_requests_of_a_batch_run_at_once_and_their_threads_end_with_the_dataset() -> None:
     files, bodies = shards_of([200 * KIB] * 8, 1)
     before, together = set(threading.enumerate()), threading.Barrier(4)

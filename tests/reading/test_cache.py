@@ -202,16 +202,6 @@ def test_faults_of_the_store_do_not_spoil_the_cache(
             assert store.read_all(**options) == store.objects
 
 
-def test_local_files_are_read_where_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "files" / "a.bin"
-    path.parent.mkdir()
-    for data in (b"abc", b"xyz" * (2 << 20)):
-        path.write_bytes(data)
-        [sample] = tdr.stream_files(str(tmp_path / "files"), **cached(tmp_path / "cache"))
-        assert bytes(sample["bin"]) == data
-    assert used_bytes(tmp_path / "cache") == 0
-
-
 # --- what is kept
 
 MIB = 1 << 20
@@ -246,26 +236,6 @@ def test_the_bound_holds_on_the_disk_for_small_objects_and_what_names_them(folde
             streams = store.open(urls, part_bytes=MIB, **cached(folder, MIB))
             assert sum(len(stream.read()) for _, stream in streams) == 800 * num_bytes
             wait_for(lambda: used_bytes(folder) <= MIB)  # a journal is there for a moment
-
-
-def test_ranks_that_read_the_same_objects_remove_nothing(folder: Path) -> None:
-    """A second read counts as one of another epoch after a minute."""
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        random_epoch(store, folder, 2 * MIB, 0)
-        before = sorted(folder.rglob("*"))
-        for _ in range(8):
-            random_epoch(store, folder, 2 * MIB, 1, part=2)
-        assert sorted(folder.rglob("*")) == before
-
-
-def test_a_new_version_takes_the_room_of_the_old_one(folder: Path) -> None:
-    """So a cache with room for two versions of the data has each version, the fifth one too."""
-    with store_of(numbered(NUM, OBJECT_BYTES)) as store:
-        for version in range(5):
-            store.objects = {name: b"%d" % version + data[1:] for name, data in store.objects.items()}
-            found = [random_epoch(store, folder, 8 * MIB, seed) for seed in range(3)]
-            assert found[0] == 0
-            assert found[2] >= 0.5
 
 
 def test_a_smaller_bound_holds_once_a_few_objects_have_been_stored(folder: Path) -> None:

@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reading.test_cache import IN_MEMORY, cached, gets_of_an_epoch, used_bytes
-from tests.support.full_disk import full_disk
 from tests.support.scripted_store import ScriptedStore, store_of
 from tests.support.small_disk import small_disk
 from tests.support.waiting import wait_for
@@ -82,27 +81,6 @@ def fill_by_another_process(store: ScriptedStore, options: dict[str, Any]) -> No
 
 
 # --- damage
-
-
-@pytest.mark.parametrize("number", [2, 4, 5])
-@pytest.mark.parametrize("at", [0, 0.5, 1])
-def test_a_flipped_bit_of_an_object_is_never_returned_and_the_object_is_stored_again(
-    folder: Path, number: int, at: float
-) -> None:
-    with store_of(objects_of(SIZES)) as store:
-        options = cached(folder, part_bytes=MIB)
-        gets_of_an_epoch(store, **options)
-        data = store.objects[f"{number}"]
-        path, start = place_of(folder, data)
-        with path.open("r+b") as file:
-            place = start + round(at * (len(data) - 1))
-            file.seek(place)
-            [byte] = file.read(1)
-            file.seek(place)
-            file.write(bytes([byte ^ 4]))
-        assert set(gets_of_an_epoch(store, **options)) == {f"{number}"}
-        gets_of_an_epoch(store, **options)  # which may be the pass that stores it
-        assert gets_of_an_epoch(store, **options) == []
 
 
 BLOCK, PART = 4 * MIB, 8 * MIB
@@ -205,21 +183,6 @@ def test_a_folder_that_others_may_enter_is_an_error(folder: Path, mode: int) -> 
         store.read_all(**cached(folder))
 
 
-@pytest.mark.parametrize(("age_s", "heals"), [(0, False), (60, True)])
-@pytest.mark.parametrize("left", [0, 50, 120])
-def test_a_short_file_is_left_to_the_process_that_may_write_it_and_replaced_once_it_is_old(
-    folder: Path, left: int, age_s: int, heals: bool
-) -> None:
-    with store_of(objects_of([100])) as store:
-        gets_of_an_epoch(store, part_bytes=MIB, **cached(folder))
-        path, _ = place_of(folder, store.objects["0"])
-        os.truncate(path, left)
-        os.utime(path, (path.stat().st_mtime - age_s,) * 2)
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ["0"]
-        assert (path.stat().st_size > left) == heals
-        assert gets_of_an_epoch(store, part_bytes=MIB, **cached(folder)) == ([] if heals else ["0"])
-
-
 # --- folders that cannot be used
 
 
@@ -232,27 +195,6 @@ def store() -> Iterator[ScriptedStore]:
 
 def read(store: ScriptedStore, cache_dir: str | Path) -> int:
     return len(store.read_all(part_bytes=MIB, **cached(cache_dir)))
-
-
-@pytest.mark.parametrize(
-    ("cache_dir", "why"),
-    [
-        ("{}/file", "File exists: '{}/file'"),
-        ("{}/file/cache", "Not a directory: '{}/file/cache'"),
-        ("", "empty"),
-        ("{}/a\0b", "null"),
-    ],
-)
-def test_a_folder_that_never_was_a_cache_and_cannot_be_is_an_error_that_names_the_argument(
-    store: ScriptedStore, tmp_path: Path, cache_dir: str, why: str
-) -> None:
-    (tmp_path / "file").touch()
-    chosen = cache_dir.format(tmp_path)
-    with pytest.raises(StorageError) as caught:
-        read(store, chosen)
-    assert f"cache_dir={chosen!r} cannot be used as a cache: " in str(caught.value)
-    assert why.format(tmp_path) in str(caught.value)
-    assert "Pass a folder of a local disk that this user can create and write to." in str(caught.value)
 
 
 def test_missing_parents_are_created_and_belong_to_this_user_only(store: ScriptedStore, tmp_path: Path) -> None:
@@ -269,17 +211,6 @@ def test_missing_parents_are_created_and_belong_to_this_user_only(store: Scripte
 
 def said_of(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for record in caplog.records if str(folder) in (message := record.getMessage())]
-
-
-def test_a_full_disk_is_one_warning_and_everything_is_read(
-    store: ScriptedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.objects = objects_of([19_000] * 10)
-    with full_disk(max_bytes=19_000):
-        assert [read(store, tmp_path / "cache") for _ in range(3)] == [10] * 3
-    assert [read(store, tmp_path / "cache") for _ in range(2)] == [10] * 2
-    [said] = said_of(tmp_path, caplog)
-    assert "are read without it" in said
 
 
 @pytest.mark.parametrize("problem", ["removed", "full", "read-only"])
@@ -379,16 +310,3 @@ def test_a_process_that_is_killed_at_any_request_leaves_a_sound_cache(folder: Pa
         for _ in range(3):
             gets = gets_of_an_epoch(store, part_bytes=MIB, **cached(folder, 2 * MIB))
         assert gets == [], "what killed processes left does not take the room"
-
-
-def test_a_fork_while_a_cache_is_used_disturbs_neither_process(folder: Path) -> None:
-    with store_of(objects_of([5_000, 300_000] * 6)) as store:
-        options = cached(folder, part_bytes=100_000, max_buffer_bytes=200_000)
-        streams = store.open(**options)
-        name, stream = next(streams)
-        first = stream.read(10)
-        assert in_child(lambda: 7 * (store.read_all(**options) == store.objects)) == 7
-        got = {name: first + stream.read(), **{name: stream.read() for name, stream in streams}}
-        assert got == store.objects
-        gets_of_an_epoch(store, **options)
-        assert gets_of_an_epoch(store, **options) == []

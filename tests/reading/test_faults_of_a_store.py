@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import pickle
 import random
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -81,12 +80,6 @@ def test_an_attempt_continues_at_the_byte_after_the_last_one_received(new_server
     assert [asked.if_match for asked in made.requests] == ['"v1"' if listed else None, *['"v1"'] * 4]
 
 
-def test_a_part_of_more_than_a_mebibyte_continues_where_its_first_attempt_broke(new_server: Wire) -> None:
-    made = new_server.put(bytes(2 << 20), Fault(breaks_after=1 << 20), Fault("refused"))
-    assert new_server.read(made.listed()) == made.data
-    assert [asked.start for asked in made.requests] == [0, 1 << 20, 1 << 20]
-
-
 @pytest.mark.parametrize(
     ("head", "kind"),
     [("denied", AccessDeniedError), ("missing", ObjectNotFoundError), ("412", ObjectChangedError)],
@@ -104,20 +97,6 @@ def test_a_refusal_is_an_error_at_once(server: Wire, head: str, kind: type[Stora
     assert error.elapsed_s is not None
     assert 0 <= error.elapsed_s < END_S
     assert f'Bytes 0 to 50, etag "v1", attempt {num_before + 1}, after ' in str(error)
-
-
-def test_the_error_after_the_last_attempt_says_what_was_tried(new_server: Wire) -> None:
-    made = new_server.put(bytes(60), *[Fault(breaks_after=5)] * 20)
-    with pytest.raises(TransientStorageError) as caught:
-        new_server.read(made.listed(), retry=RetryPolicy(max_attempts=3, first_wait_s=0))
-    assert [asked.start for asked in made.requests] == [0, 0, 5]
-    assert isinstance(caught.value.__cause__, TransientStorageError)
-    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
-        assert type(error) is TransientStorageError
-        assert (error.url, error.start_byte, error.end_byte, error.etag) == (made.url, 0, 60, '"v1"')
-        assert error.attempts == 3
-        for told in (made.url, "0 to 60", '"v1"', "Gave up after 3 attempts", "deadline_s=300, max_attempts=3"):
-            assert told in str(error)
 
 
 def test_attempts_end_with_the_deadline(server: Wire) -> None:
@@ -145,19 +124,6 @@ def test_attempts_that_bring_less_than_16_kib_each_count(server: Wire, breaks_af
     assert len(made.requests) == max_attempts
 
 
-@pytest.mark.parametrize("head", ["short", "shifted on", "shifted back"])
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_response_of_another_range_is_never_used(server: Wire, head: str, listed: bool) -> None:
-    made = server.put(bytes(range(60)), *[Fault(head)] * 50)
-    with pytest.raises(StorageError):
-        server.read(made.listed() if listed else made.url, retry=RetryPolicy(max_attempts=4, first_wait_s=0))
-    assert len(made.requests) in (4, 8), "each attempt is read by a second library, which may understand it"
-    with pytest.raises(StorageError, match="repeating the request does not help") as caught:
-        server.read(made.listed() if listed else made.url)
-    assert not isinstance(caught.value, TransientStorageError)
-    assert caught.value.attempts == 8, "a violation of the protocol is repeated eight times, and not until the deadline"
-
-
 def test_a_violation_of_the_protocol_is_not_repeated_for_longer_than_eight_seconds(server: Wire) -> None:
     """However long the policy waits: nobody waits for an attempt that would begin later."""
     made = server.put(bytes(range(60)), *[Fault("short")] * 50)
@@ -167,14 +133,6 @@ def test_a_violation_of_the_protocol_is_not_repeated_for_longer_than_eight_secon
     assert not isinstance(caught.value, TransientStorageError)
     assert caught.value.attempts is not None
     assert caught.value.attempts < 8
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("num_faults", [0, 3])
-def test_an_empty_object_is_read(server: Wire, listed: bool, num_faults: int) -> None:
-    made = server.put(b"", *[Fault("refused")] * num_faults)
-    assert server.read(made.listed() if listed else made.url) == b""
-    assert len(made.requests) <= num_faults + 2
 
 
 def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) -> None:
@@ -187,46 +145,7 @@ def test_a_stalled_request_is_given_up_after_the_progress_timeout(server: Wire) 
         assert [request.fault for request in store.requests] == ["stall", "stall_in_body", "trickle", None]
 
 
-ONE_BY_ONE = ["slow_down", "internal_error", "reset", "early_end", "reset_in_body", "cut_body", "cut_without_length"]
-ONE_BY_ONE += ["short_range", "ignored_range", "shifted_range", "other_answer", "doubled", "too_many_requests"]
-
-
-@pytest.mark.parametrize("fault", ONE_BY_ONE)
-def test_each_fault_of_a_busy_store_is_mended(server: Wire, fault: str) -> None:
-    other, made = server.put(b"other" * 40), server.put(bytes(range(250)))
-    with tdr.testing.FaultyStore(server.endpoint_url, tdr.testing.Faults(retry_after_s=0)) as store:
-        store.script(None, None, fault)
-        options = {**server.storage_options, "endpoint_url": store.endpoint_url}
-        urls = [other.listed(), made.listed()]
-        got = [stream.read() for _, stream in server.open(*urls, part_bytes=140, storage_options=options)]
-        assert got == [other.data, made.data]
-        assert store.counts[fault] == 1
-
-
 # --- how an error reaches the consumer
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_errors_and_closed_streams_give_their_bytes_of_the_buffer_back(listed: bool) -> None:
-    with store_of(numbered(50, 30)) as store:
-
-        def before_read(name: str, start: int) -> None:
-            if int(name) % 2:
-                raise PermissionError("denied")
-
-        store.before_read = before_read
-        for name, stream in store.open(listed=listed, max_in_flight=2, max_buffer_bytes=20):
-            if int(name) % 2:
-                with pytest.raises(AccessDeniedError):
-                    stream.read()
-                stream.close()
-            elif int(name) < 48:
-                assert stream.read(5) == store.objects[name][:5]
-                stream.close()
-            else:
-                assert stream.read() == store.objects[name]
-        # Of closed streams two parts at most were fetched
-        assert sum(read.name in {f"{number}" for number in range(0, 48, 2)} for read in store.reads) <= 24 * 2
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, MemoryError])
@@ -258,33 +177,6 @@ def test_repetitions_draw_no_random_numbers_of_the_training() -> None:
         before = random.getstate()
         assert store.read_all(retry=RetryPolicy(first_wait_s=0.001)) == store.objects
         assert random.getstate() == before
-
-
-@pytest.mark.parametrize("head", ["short", "right", "416", "etag"])
-def test_errors_show_no_secret_of_a_signed_url(head: str) -> None:
-    data = bytes(60)
-
-    def respond(request: Any) -> Response:
-        if head == "416":
-            return Response(416)
-        found = Response.of_object(request, data, '"2"' if head == "etag" else '"1"')
-        body = found.body[:-1] if head == "short" else b"" if head == "right" else found.body
-        return Response(found.status, body, found.headers)
-
-    with scripted(respond) as running:
-        host = running.url.removeprefix("http://")
-        url = tdr.RemoteUrl(f"http://{host}/a?X-Amz-Signature=canary#canary", 60, '"1"')
-        policy = RetryPolicy(max_attempts=5, first_wait_s=0)
-        [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
-        with pytest.raises(StorageError) as caught:
-            stream.read()
-    assert caught.value.url == f"{running.url}/a"
-    error: BaseException | None = caught.value
-    while error is not None:
-        shown = f"{error} {error!r} {error.args} {vars(error)} {pickle.dumps(error)!r}"
-        assert "canary" not in shown
-        assert "X-Amz" not in shown
-        error = error.__cause__
 
 
 # --- fewer requests at once
@@ -332,67 +224,6 @@ def test_a_busy_store_gets_half_as_many_requests_at_once_and_one_more_after_each
 def messages(caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
     found = [record for record in caplog.records if record.levelno == logging.WARNING]
     return [record.getMessage() for record in found if url in record.getMessage()]
-
-
-def test_requests_without_data_are_reported_once_with_what_happens_next(caplog: pytest.LogCaptureFixture) -> None:
-    gate = threading.Event()
-
-    def respond(request: Any) -> Response:
-        gate.wait(END_S)
-        return Response.of_object(request, b"123")
-
-    with scripted(respond) as running:
-        urls = [f"{running.url}/secret?token=canary&n={number}" for number in range(9)]
-        policy = RetryPolicy(progress_timeout_s=0.4, deadline_s=77, max_attempts=200, first_wait_s=0)
-        streams = tdr.IterableWrapper(urls).async_prefetch(retry=policy, max_in_flight=9)
-        opened = iter(streams)
-        _, first = next(opened)
-        read: list[bytes] = []
-        reader = threading.Thread(target=lambda: read.append(first.read()))
-        reader.start()
-        wait_for(lambda: bool(messages(caplog, running.url)))
-        gate.set()
-        reader.join()
-        assert [*read, *(stream.read() for _, stream in opened)] == [b"123"] * 9
-    [said, *others] = messages(caplog, running.url)
-    assert f"{running.url}/secret: no data for " in said
-    assert "is given up after 0.4 s without data, and repeated until " in said
-    assert "(deadline_s=77, max_attempts=200)." in said
-    assert not [other for other in others if "no data" in other], "the same is not said again for half a minute"
-    assert "canary" not in caplog.text
-
-
-def test_the_first_refused_connection_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    policy = RetryPolicy(max_attempts=2, first_wait_s=0)
-    with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
-        [(_, stream)] = tdr.IterableWrapper([url]).async_prefetch(retry=policy)
-        with pytest.raises(TransientStorageError, match="Gave up after 2 attempts"):
-            stream.read()
-    [said] = messages(caplog, url)
-    assert "Attempt 1 failed; it is repeated until " in said
-
-
-@pytest.mark.parametrize(("num_faults", "num_messages"), [(2, 0), (3, 1), (6, 1)])
-def test_the_third_fault_in_a_row_is_reported_once(
-    num_faults: int, num_messages: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    left = [None] * num_faults
-
-    def respond(request: Any) -> Response:
-        if left:
-            left.pop()
-            return Response.of_error(500, "InternalError")
-        return Response.of_object(request, b"123")
-
-    with scripted(respond) as running:
-        policy = RetryPolicy(first_wait_s=0, deadline_s=70)
-        [(_, stream)] = tdr.IterableWrapper([f"{running.url}/a"]).async_prefetch(retry=policy)
-        assert stream.read() == b"123"
-        said = messages(caplog, running.url)
-    assert len(said) == num_messages
-    assert all("Attempt 3 failed; it is repeated until " in one and "(deadline_s=70)" in one for one in said)
 
 
 def test_faults_are_said_once_for_each_host_whatever_the_number_of_objects(caplog: pytest.LogCaptureFixture) -> None:

@@ -155,14 +155,6 @@ def test_an_index_of_a_bucket_names_no_local_files_and_no_unrelated_store(entry:
     assert "pw" not in str(caught.value)
 
 
-@pytest.mark.parametrize("entries", [["a", "s3://b/a"], ["s3://c/a", "a", "s3://c/a"], ["s3://b/a", "S3://b/a"]])
-def test_an_object_named_twice_is_an_error(entries: list[str]) -> None:
-    with pytest.raises(ManifestError, match="for the second time"):
-        tdr.RemoteFiles("s3://b/", index=entries)
-    with pytest.raises(ManifestError, match="for the second time"):
-        tdr.RemoteFiles("/data", index=["a", "./a"])
-
-
 def test_a_missing_index_is_an_error_that_names_it(memory_folder: str) -> None:
     with pytest.raises(ObjectNotFoundError, match=re.escape(memory_folder)):
         tdr.RemoteFiles("s3://b/", index=f"{memory_folder}/i.json")

@@ -28,10 +28,7 @@ from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
     ObjectNotFoundError,
-    RemoteDataError,
     StorageError,
-    TransientStorageError,
-    UrlError,
 )
 from torchdata_remote.testing import write_small_shards
 
@@ -165,13 +162,6 @@ def test_a_key_that_ends_in_a_slash_and_has_bytes_is_an_error_where_it_is_read(m
         objects.read(listed[1], moto.storage_options)
 
 
-def test_a_name_with_brackets_is_found_as_one_object(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    put_all(moto, bucket, {"a[1].tar", "b1.tar"})
-    assert urls_of(f"s3://{bucket}/a[1].tar", moto.storage_options) == [f"s3://{bucket}/a[1].tar"]
-    assert urls_of(f"s3://{bucket}/b[1].tar", moto.storage_options) == [f"s3://{bucket}/b1.tar"]
-
-
 def test_directory_markers_are_skipped(moto: S3Server) -> None:
     bucket, client = moto.new_bucket(), client_of(moto)
     for key in ("dir/", "dir/sub/", "dir/sub/deeper/", "dir"):
@@ -186,15 +176,6 @@ def test_directory_markers_are_skipped(moto: S3Server) -> None:
         urls_of(f"s3://{bucket}/dir/sub", moto.storage_options)
 
 
-def test_each_choice_of_a_brace_list_with_a_glob_or_a_slash_is_listed(memory_folder: str) -> None:
-    folder = memory_folder.removeprefix("memory:/")
-    names = ["train/0.tar", "train/1.tar", "val/0.tar", "test/0.tar", "val/0.jpg"]
-    fsspec.filesystem("memory").pipe({f"{folder}/{name}": b"1" for name in names})
-    root = memory_folder + "/"
-    assert below(root + "{val,train}/*.tar", {}, root) == ["val/0.tar", "train/0.tar", "train/1.tar"]
-    assert below(root + "{train,val}/", {}, root) == ["train/0.tar", "train/1.tar", "val/0.jpg", "val/0.tar"]
-
-
 @pytest.mark.parametrize("url", ["{}/none", "{}/none/", "{}/*.none", "{}/none/**"])
 def test_an_empty_listing_is_an_error_with_url_and_pattern(memory_folder: str, url: str) -> None:
     fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
@@ -207,29 +188,6 @@ def test_an_empty_listing_is_an_error_with_url_and_pattern(memory_folder: str, u
         urls_of(memory_folder, pattern="*.jpg")
     with pytest.raises(EmptyListingError, match="recursive=False"):
         urls_of(source, recursive=False)
-
-
-def test_empty_bucket_and_no_bucket(moto: S3Server) -> None:
-    bucket = moto.new_bucket()
-    with pytest.raises(EmptyListingError, match=f"s3://{bucket}"):
-        urls_of(f"s3://{bucket}", moto.storage_options)
-    for source in ("", "/", "/a", "/a/", "/*.tar"):
-        with pytest.raises(ObjectNotFoundError, match="no such bucket"):
-            urls_of(f"s3://none-{bucket}{source}", moto.storage_options)
-
-
-@pytest.mark.parametrize("glob", ["[z-a].tar", "[", "a[", "[]", "[!]", "[a", "***", "*[*", "?["])
-def test_an_invalid_glob_is_literal_or_refused(memory_folder: str, glob: str) -> None:
-    fsspec.filesystem("memory").pipe(memory_folder.removeprefix("memory:/") + "/a.tar", b"1")
-    with pytest.raises(RemoteDataError):  # noqa: PT012  # some match after all
-        urls_of(f"{memory_folder}/{glob}")
-        raise EmptyListingError("matched")
-
-
-@pytest.mark.parametrize("url", ["memory://a/{3..1}.tar", "s3://{a,b", "nope://a/{0..2}/*"])
-def test_invalid_sources_are_refused_before_listing(url: str) -> None:
-    with pytest.raises((UrlError, AccessDeniedError)):
-        urls_of(url)
 
 
 # --- pages of a server that a test writes
@@ -283,12 +241,6 @@ def test_a_page_that_fails_is_asked_for_again_and_empty_pages_do_not_end_a_listi
     assert pages.asked[-4:] == ["", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(500, TransientStorageError), (403, AccessDeniedError)])
-def test_a_page_that_cannot_be_had_fails_the_listing(status: int, kind: type[Exception]) -> None:
-    with pytest.raises(kind):
-        Pages({"": [(["a"], "1")], "1": [status] * 3}).listed()
-
-
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_listing_that_runs_in_a_circle_is_an_error(length: int) -> None:
     pages = Pages({"": [(["a"], "1")]})
@@ -312,22 +264,6 @@ def test_a_store_that_does_not_sort_is_sorted_here(paths: list[str], cut: int) -
     assume(first != sorted(first))
     pages = Pages({"": [(first, "1")], "1": [(["0" * cut],)]})
     assert pages.listed() == sorted(f"s3://bkt/{path}" for path in [*paths, "0" * cut])
-
-
-def test_an_abandoned_listing_ends_where_all_further_pages_are_empty() -> None:
-    further: dict[str, list[Any]] = {str(number): [([], str(number + 1))] for number in range(100)}
-    pages, before = Pages({"": [(["a"], "0")], **further, "100": [([],)]}), set(threading.enumerate())
-    pages.gate.clear()
-    with scripted(pages.respond) as server:
-        options = {**options_of(server.url), "default_fill_cache": False}  # for s3fs, which asks for one page at a time
-        found = iter(tdr.IterableWrapper(["s3://bkt/"]).list_remote(storage_options=options))
-        assert next(found) == "s3://bkt/a"
-        wait_for(lambda: "0" in pages.asked)
-        del found
-        gc.collect()
-        pages.gate.set()
-        wait_for(lambda: not {thread for thread in new_threads(before) if thread.name == "torchdata_remote"})
-        assert "100" not in pages.asked
 
 
 def test_objects_are_handed_out_while_the_next_page_is_requested_and_an_abandoned_listing_ends() -> None:
@@ -385,12 +321,6 @@ BESIDE = [f"d/t-{number:02d}" for number in range(12)]
 def test_an_object_is_found_in_whatever_order_a_store_lists(keys: list[str]) -> None:
     [found], _ = Keys(keys).listed("s3://bkt/d/t")
     assert (found, found.size, found.etag) == ("s3://bkt/d/t", 3, '"1"')
-
-
-@pytest.mark.parametrize("num_empty", [1, 3])
-def test_an_object_is_found_behind_empty_pages(num_empty: int) -> None:
-    [found], _ = Keys(["d/t"], num_empty).listed("s3://bkt/d/t")
-    assert (found, found.size) == ("s3://bkt/d/t", 3)
 
 
 @pytest.mark.parametrize("status", [403, 404, 405, 501])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,17 +89,6 @@ def test_fetched_bytes_stay_within_max_buffer_bytes_and_one_part(
 
         in_time(run)
     assert most[0] <= bound + 2 * min(part_bytes, max(sizes))
-
-
-def test_requests_wait_for_the_consumer_when_the_buffer_is_full() -> None:
-    with store_of(numbered(100, 10)) as store:
-        streams = store.open(max_in_flight=50, max_buffer_bytes=70)
-        _, stream = next(streams)
-        wait_for(lambda: len(store.reads) == 7 and store.running == 0)
-        assert stream.read() == bytes(10)
-        wait_for(lambda: len(store.reads) == 8 and store.running == 0)
-        assert len(list(streams)) == 99
-        assert len(store.reads) <= 8 + 99
 
 
 def test_large_objects_of_unknown_size_hold_no_memory_before_their_turn() -> None:
@@ -204,42 +192,6 @@ def test_urls_are_pulled_a_few_ahead_and_in_the_consumers_thread_only() -> None:
         assert set(pulled) == {threading.current_thread()}
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_the_first_part_can_be_read_while_the_others_are_on_their_way(listed: bool) -> None:
-    with store_of({"a": bytes(range(35))}) as store:
-        gate = threading.Event()
-
-        def before_read(name: str, start: int) -> None:
-            assert start == 0 or gate.wait(END_S)
-
-        store.before_read = before_read
-        [(_, stream)] = store.open(listed=listed)
-        assert stream.read(10) == bytes(range(10))
-        gate.set()
-        assert stream.read() == bytes(range(10, 35))
-
-
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("backwards", [False, True])
-def test_all_streams_can_be_opened_before_any_is_read(listed: bool, backwards: bool) -> None:
-    with store_of({f"{number}": os.urandom(45) for number in range(300)}) as store:
-        pairs = list(store.open(listed=listed, max_in_flight=3, max_buffer_bytes=100))
-        wait_for(lambda: store.running == 0)
-        assert sum(read.end - read.start for read in store.reads) <= 100
-        for name, stream in reversed(pairs) if backwards else pairs:
-            assert stream.read() == store.objects[name]
-
-
-@pytest.mark.parametrize("interleave", [2, 3, 4])
-def test_streams_that_will_be_read_in_turn_share_the_buffer_from_the_start(interleave: int) -> None:
-    with store_of({f"{number}": os.urandom(1_000) for number in range(6)}) as store:
-        streams = store.open(max_in_flight=12, max_buffer_bytes=120, interleave=interleave)
-        opened = dict(itertools.islice(streams, interleave))
-        wait_for(lambda: store.running == 0 and len(store.reads) == 12)
-        assert [sum(read.name == name for read in store.reads) for name in opened] == [12 // interleave] * interleave
-        assert all(stream.read() == store.objects[name] for name, stream in opened.items())
-
-
 @pytest.mark.parametrize(
     ("options", "part_bytes"),
     [
@@ -298,22 +250,6 @@ def test_the_buffer_holds_what_is_read_next_and_nothing_that_is_behind_it(
                 reading = [one for one in reading if one[1].tell() < sizes[int(one[0])]]
 
         in_time(read_by_turns)
-
-
-def test_streams_of_one_pass_may_be_read_in_several_threads() -> None:
-    with store_of({f"{number}": os.urandom(95) for number in range(40)}) as store:
-        pairs, got = list(store.open(max_buffer_bytes=50)), dict[str, bytes]()
-
-        def read(share: list[tuple[str, Any]]) -> None:
-            for name, stream in share:
-                got[name] = stream.read()
-
-        readers = [threading.Thread(target=read, args=(pairs[n::4],), daemon=True) for n in range(4)]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join(END_S)
-        assert got == store.objects
 
 
 # --- several streams of one process

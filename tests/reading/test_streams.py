@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from typing import Any
 
 import pytest
@@ -63,22 +62,6 @@ def test_any_sequence_of_reads_returns_what_a_file_returns(
         assert (stream.read(), stream.read(5), stream.readline(), list(stream)) == (b"", b"", b"", [])
         assert stream.tell() == len(data)
         stream.close()
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 7, 8, 9, 16, 17])
-@pytest.mark.parametrize("part_bytes", [1, 8, 100])
-def test_each_way_to_read_is_right_at_the_borders_of_parts(num_bytes: int, part_bytes: int) -> None:
-    """With lines of eight bytes; a size of 0 reads nothing and ends nothing, and ``peek`` moves nothing."""
-    data = (b"1234567\n" * 3)[:num_bytes]
-    with store_of({"a": data}) as store:
-        for name, size in itertools.product(("read", "readline", "readinto", "read1", "peek"), (0, 1, 7, 8, 9, 17, 99)):
-            [(_, stream)] = store.open(part_bytes=part_bytes, max_buffer_bytes=20)
-            twin = io.BytesIO(data)
-            for _ in range(num_bytes + 2):
-                step(stream, twin, name, size)
-                assert stream.tell() == twin.tell()
-            assert list(stream) == list(twin)
-            assert (stream.tell(), stream.read1(), stream.peek()) == (num_bytes, b"", b"")
 
 
 def test_a_stream_is_readable_and_neither_writable_nor_seekable() -> None:

@@ -125,11 +125,6 @@ def test_a_name_taken_for_a_pattern_is_explained(tmp_path: Path) -> None:
         assert "escape_url" not in str(caught.value)
 
 
-def test_a_folder_of_a_template_has_its_braces_doubled() -> None:
-    with pytest.raises(ShardWriteError, match=re.escape("{{")):
-        tdr.ShardWriter("memory://a{b}/{shard}.tar")
-
-
 @pytest.mark.parametrize(
     "braces",
     ["{0..10000000}", "{0..9999999999}", "{0..1" + "0" * 3000 + "}"],
@@ -175,9 +170,3 @@ def test_a_range_that_runs_backwards_or_has_a_step_and_braces_within_braces_are_
     with pytest.raises(UrlError, match=re.escape(braces)) as caught:
         list(IterableWrapper([f"https://host/{braces}.tar?token=SECRET"]).list_remote())
     assert "SECRET" not in str(caught.value)
-
-
-def test_names_up_to_the_limit_are_made_one_by_one() -> None:
-    nowhere = {"endpoint_url": "http://127.0.0.1:1", "key": "k", "secret": "s"}
-    urls = iter(IterableWrapper(["s3://b/{0..9999999}.tar"]).list_remote(storage_options=nowhere))
-    assert [next(urls), next(urls)] == ["s3://b/0.tar", "s3://b/1.tar"]

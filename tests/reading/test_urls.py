@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +117,6 @@ def test_a_remote_url_is_a_text_that_keeps_what_is_known_of_its_object(
     assert type(str(url)) is str
 
 
-def test_a_remote_url_of_a_manifest_keeps_its_checksums_on_its_way_to_a_worker(memory_folder: str) -> None:
-    tdr.testing.write_small_shards(memory_folder, num_shards=1, samples_per_shard=2)
-    [url] = tdr.IterableWrapper([f"{memory_folder}/index.json"]).list_remote()
-    again = pickle.loads(pickle.dumps(url))
-    assert again.checksums == url.checksums is not None
-    assert (again.md5, again.num_samples, again.size) == (url.md5, 2, url.size)
-
-
 # --- chained URLs of fsspec
 
 CHAINS = [
@@ -140,29 +131,6 @@ def test_a_chained_url_is_refused_with_what_replaces_it(url: str) -> None:
     with pytest.raises(UrlError, match=r"chains of fsspec are not read.*shard_zip_reader.*cache_dir=") as caught:
         list(tdr.stream_files(url))
     assert "SECRET" not in f"{caught.value}{caught.value.url}"
-
-
-@pytest.mark.parametrize("url", ["zip://a.zip", "tar:///a.tar", "simplecache://b/k", "reference://a/b"])
-def test_a_file_system_that_reads_others_is_an_error_without_them(url: str) -> None:
-    with pytest.raises(UrlError):
-        list(tdr.stream_files(url))
-
-
-USES: dict[str, Callable[[str], object]] = {
-    "stream_shards": lambda url: list(tdr.stream_shards(url + "*.tar")),
-    "async_prefetch": opened,
-    "ShardWriter": lambda url: tdr.ShardWriter(url + "{shard}.tar"),
-    "RemoteFiles": tdr.RemoteFiles,
-    "ShardedDataset": lambda url: tdr.ShardedDataset(url + "*.tar"),
-    "shard_dataset, source": lambda url: tdr.shard_dataset(url, "memory://x/{shard}.tar"),
-    "shard_dataset, target": lambda url: tdr.shard_dataset("memory://x/", url + "{shard}.tar"),
-}
-
-
-@pytest.mark.parametrize("use", USES)
-def test_every_use_of_a_chained_url_is_refused(use: str) -> None:
-    with pytest.raises(UrlError, match="chains of fsspec are not read"):
-        USES[use]("simplecache::s3://b/k/")
 
 
 def test_an_archive_that_an_option_names_is_read_by_fsspec(tmp_path: Path) -> None:

@@ -28,15 +28,6 @@ def server() -> Iterator[Wire]:
         yield running
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_all_parts_are_requested_by_one_etag(server: Wire, listed: bool) -> None:
-    made = server.put(bytes(range(35)))
-    assert server.read(made.listed() if listed else made.url, part_bytes=10) == made.data
-    [first, *others] = made.requests
-    assert first.if_match == ('"v1"' if listed else None)
-    assert [asked.if_match for asked in others] == ['"v1"'] * 3
-
-
 @given(
     data=st.binary(min_size=30, max_size=60),
     broken_at=st.integers(0, 29),
@@ -90,19 +81,6 @@ def test_another_size_than_listed_is_an_error(size: int) -> None:
             with pytest.raises(ObjectChangedError, match=f"^{store.url}a"):
                 stream.read()
             stream.close()
-
-
-@pytest.mark.parametrize("size_then", [0, 5, 15, 20, 29, 31, 100])
-@pytest.mark.parametrize("etags", [True, False])
-def test_a_size_that_changes_while_an_object_is_read_is_an_error(size_then: int, etags: bool) -> None:
-    with store_of({"a": bytes(30)}) as store:
-        store.has_etags = etags
-        [(_, stream)] = store.open(listed=False, max_buffer_bytes=10)
-        assert len(stream.read(10)) == 10
-        store.objects["a"] = bytes(size_then)
-        with pytest.raises(ObjectChangedError):
-            stream.read()
-        stream.close()
 
 
 def test_parts_of_two_versions_of_one_size_are_not_mixed_where_the_listing_had_no_etag() -> None:
@@ -159,19 +137,6 @@ def written(folder: Path, *contents: bytes) -> list[tdr.RemoteUrl]:
     for number, content in enumerate(contents):
         (folder / f"{number:03d}.bin").write_bytes(content)
     return list(tdr.IterableWrapper([f"{folder}/"]).list_remote())
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("num_bytes", [3, 70_000, 9 << 20])
-def test_local_files_are_read_by_path_by_url_and_from_a_listing(tmp_path: Path, in_order: bool, num_bytes: int) -> None:
-    contents = [os.urandom(num_bytes), b"", os.urandom(num_bytes + 1)]
-    listed = written(tmp_path, *contents)
-    before = tdr.stats()
-    for urls in (listed, list(map(str, listed)), [url.removeprefix("file://") for url in listed]):
-        pipe = tdr.IterableWrapper(urls).async_prefetch(in_order=in_order)
-        assert sorted((str(url), stream.read()) for url, stream in pipe) == sorted(zip(urls, contents, strict=True))
-    done = (tdr.stats() - before).fetch
-    assert (done.items, done.num_bytes) == (9, 3 * sum(map(len, contents)))
 
 
 @pytest.mark.parametrize("num_bytes", [4, 9 << 20])

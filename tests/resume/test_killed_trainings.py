@@ -215,22 +215,6 @@ def train_and_kill(folder: Path, chance: random.Random, num_steps: int, world_si
         ranks.processes[victim].kill()
 
 
-def check_killed_training(tmp_path: Path, num_kills: int, world_size: int, **given: Any) -> list[list[str]]:
-    """A training that is killed so many times has the log of one that is not, which is returned."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    expected = train(whole, world_size, **given)
-    assert len(expected) == world_size
-    num_steps, chance = common_step(whole, world_size), random.Random(num_kills)
-    for kills_left in range(num_kills, 0, -1):
-        steps_left = num_steps - common_step(killed, world_size)
-        assert steps_left > kills_left
-        train_and_kill(killed, chance, max(1, 2 * steps_left // (kills_left + 1) - 1), world_size, **given)
-    assert train(killed, world_size, **given) == expected
-    return expected
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
     """A manifest, and the keys of its samples."""
@@ -241,19 +225,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[str]]:
 
 def keys_of(epoch: int, log: list[str]) -> list[str]:
     return sorted(line.split()[1] for line in log if line.startswith(f"{epoch} "))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("num_kills", [1, 25])
-def test_killed_ranks_go_on_with_the_samples_of_uninterrupted_ones(tmp_path: Path, data: Data, num_kills: int) -> None:
-    """2 ranks x 2 workers over gloo, any one of which is killed."""
-    manifest, keys = data
-    given = {"manifest": manifest, "num_workers": 2, "num_streams": 8, "batch_size": 3, "num_epochs": 2}
-    first, second = check_killed_training(tmp_path, num_kills, 2, equalize="drop", **given)
-    assert len(first) == len(second) == 2 * (NUM_SAMPLES // 8 * 8 // 2)
-    assert len({*first, *second}) == len(first) + len(second), "a sample came twice in an epoch"
-    assert {line.split()[1] for line in first + second} == set(keys), "a sample was left out in both epochs"
 
 
 @pytest.mark.slow

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import torchdata_remote as tdr
 from tests.servers.files_over_http import files_over_http
 from tests.support.counted_items import Counted
-from torchdata_remote import RemoteUrl, Resumable, mix
+from torchdata_remote import RemoteUrl, Resumable
 from torchdata_remote.testing import FaultyStore
 
 LONG = "very-long-é/" * 12
@@ -120,14 +121,6 @@ def test_no_byte_of_a_tar_before_the_next_sample_is_requested_again(
             assert asked == []
 
 
-@pytest.mark.parametrize("stop", [0, 2, 5])
-def test_no_file_that_was_handed_out_is_requested_again(served: Served, stop: int) -> None:
-    urls = served.urls([b"%d" % number for number in range(5)])
-    head, rest = stopped_and_resumed(lambda urls: IterableWrapper(urls).file_reader(), urls, stop)
-    assert [sample["bin"] for sample in [*head, *rest]] == [b"%d" % number for number in range(5)]
-    assert [bool(served.ranges(url)) for url in urls[1]] == [number >= stop for number in range(5)]
-
-
 def after(make: Any, num_items: int) -> tuple[list[Any], list[Any], list[Any]]:
     """Stop a chain: return what it took, what a resumed one takes for its next item, and that item."""
     before, again = Counted(), Counted()
@@ -146,6 +139,7 @@ ONCE: dict[str, tuple[Any, int, int]] = {  # items handed out and taken
     "flat_map": (lambda numbers: numbers.flat_map(lambda one: [one] * 3), 11, 4),
     "skip": (lambda numbers: numbers.skip(4), 2, 6),
     "take": (lambda numbers: numbers.take(4), 3, 3),
+    "mix": (lambda numbers: tdr.mix({"a": (numbers, 1)}, stop="all_exhausted"), 5, 5),
     "take to its end": (lambda numbers: numbers.take(4), 4, 4),
 }
 
@@ -178,40 +172,3 @@ def test_a_resumed_shuffle_reads_at_most_two_buffers_again(num_samples: int, buf
     assert len(taken) <= num_passed + buffer_size
     assert len(again) <= 2 * buffer_size + 1
     assert bool(following) == (num_passed < num_samples)
-
-
-@given(
-    sizes=st.lists(st.sampled_from([0, 100, 1_000, 10_000]), max_size=40),
-    most=st.sampled_from([1, 3_000, 30_000, 300_000]),
-    num_passed=st.integers(0, 40),
-)
-def test_a_resumed_shuffle_by_bytes_reads_at_most_two_buffers_again(
-    sizes: list[int], most: int, num_passed: int
-) -> None:
-    _, again, _ = after(
-        lambda counted: items(counted, map(bytes, sizes)).shuffle_samples(buffer_size=1_000, max_buffer_bytes=most),
-        num_passed,
-    )
-    assert sum(map(len, again)) <= 2 * most + 18 * 10_000
-
-
-def test_a_resumed_mixture_reads_nothing_again() -> None:
-    def make(counted: Counted) -> Any:
-        return mix({"a": (items(counted, range(20)), 1), "b": (items(counted, range(20, 40)), 1)}, stop=30)
-
-    taken, again, following = after(make, 17)
-    assert (len(taken), again) == (17, following)
-
-
-def test_states_are_small() -> None:
-    source = IterableWrapper([[number] for number in range(2_000)]).sharding_filter_rank()
-    for pipe in (
-        source.bucket(2, length=itemgetter(0), max_wait=1_000),
-        source.shuffle_samples(buffer_size=1_000),
-        source.pack(3),
-        source.parallel_map(len, num_threads=2, max_ahead=500),
-        mix({"a": (source, 1)}, stop=1_500),
-    ):
-        data = Resumable(pipe)
-        list(islice(data, 200))
-        assert len(json.dumps(data.state_dict()["streams"])) < 700

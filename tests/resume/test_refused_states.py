@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import fsspec
@@ -226,15 +225,6 @@ def test_a_shard_of_the_state_that_the_chain_no_longer_yields_is_an_error() -> N
             list(resumed)
 
 
-@pytest.mark.parametrize("reader", [None, "shard_tar_reader", "file_reader"])
-def test_an_order_that_cannot_be_repeated_has_no_state(reader: str | None) -> None:
-    streams = IterableWrapper([f"{FOLDER}00000{number}.tar" for number in range(4)]).async_prefetch(in_order=False)
-    pipe = streams if reader is None else getattr(streams, reader)()
-    next(iter(pipe))
-    with pytest.raises(StateError, match="in_order=True"):
-        Resumable(pipe)
-
-
 def test_pipes_without_a_place_are_read_and_refused_where_a_state_is_wanted() -> None:
     """Streams of another opener, torch's own shuffle, and an iterator, which cannot be read again."""
     archive = pack_tar([("a.txt", b""), ("b.txt", b"")])
@@ -246,13 +236,3 @@ def test_pipes_without_a_place_are_read_and_refused_where_a_state_is_wanted() ->
         with pytest.raises(StateError, match=name):
             Resumable(pipe)
         assert list(pipe)
-
-
-def test_a_state_loads_with_another_number_of_repeats() -> None:
-    def chain(times: int) -> Resumable:
-        return Resumable(tdr.stream_shards(FOLDER).map(itemgetter("__key__")).repeat_epochs(times))
-
-    short, longer = chain(2), chain(3)
-    head = list(islice(short, 20))
-    longer.load_state_dict(short.state_dict())
-    assert [*head, *longer] == list(chain(3))

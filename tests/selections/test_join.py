@@ -14,7 +14,6 @@ import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from tests.servers.files_over_http import files_over_http
 from tests.servers.s3 import S3Server
@@ -175,34 +174,6 @@ def test_the_order_is_that_of_the_first_set_alone(align: Any) -> None:
         assert list(both) == [{**one, "txt": b"caption " + one["__key__"][2:].encode()} for one in alone]
 
 
-@WAYS
-def test_sets_may_be_pipes_of_urls(align: Any) -> None:
-    sets = two_sets()
-
-    def pipe_of(name: str) -> Any:
-        return IterableWrapper([sets[name]]).list_remote().filter(is_last)
-
-    last = [expected(key) for key in range(8, 12)]
-    assert joined({"image": pipe_of("image"), "caption": pipe_of("caption")}, align=align) == last
-    if align == "keys":
-        assert joined({"image": pipe_of("image"), "caption": sets["caption"]}) == last
-
-
-def is_last(url: str) -> bool:
-    return url.endswith("2.tar")
-
-
-@WAYS
-def test_workers_share_the_samples_in_another_order_each_epoch(align: Any, tmp_path: Path) -> None:
-    sets = two_sets(folder=f"file://{tmp_path}")
-    pipe = join(sets, align=align).to_tuple("__key__", "txt")
-    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    epochs = [list(map(tuple, loader)), list(map(tuple, loader))]
-    assert epochs[0] != epochs[1]
-    everything = sorted((f"s/{key}", b"caption %d" % key) for key in range(12))
-    assert [sorted(epoch) for epoch in epochs] == [everything] * 2
-
-
 # Which way
 
 
@@ -268,12 +239,6 @@ def test_other_shards_cannot_be_read_side_by_side() -> None:
 
 
 # Members and keys
-
-
-@WAYS
-def test_only_selected_members_come(align: Any) -> None:
-    samples = joined(two_sets(), align=align, members={"image": ["JPG"], "caption": ".txt"})
-    assert samples == [{name: value for name, value in expected(key).items() if name != "cls"} for key in range(12)]
 
 
 def test_members_of_one_name_in_two_sets_are_an_error_unless_one_is_selected() -> None:

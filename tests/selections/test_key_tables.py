@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
-from tests.support.scripted_store import store_of
 from torchdata_remote import IterableWrapper
 from torchdata_remote.errors import (
     EmptyListingError,
@@ -104,37 +102,6 @@ def test_columns_and_other_iterables_hold_keys(column: Any) -> None:
 def test_a_table_in_memory_is_refused_as_its_column_is_meant(kind: Any) -> None:
     with pytest.raises(TypeError, match="keys"):
         _selected(kind(COLUMNS))
-
-
-def test_only_the_needed_part_of_a_parquet_file_is_read() -> None:
-    # Other columns, and row groups that statistics exclude, are not requested
-    rows, numbers = 4_000, random.Random(0)
-    table = pa.table(
-        {
-            "__key__": [f"{at:06d}" for at in range(rows)],
-            "at": range(rows),
-            "caption": [numbers.randbytes(300) for _ in range(rows)],
-        }
-    )
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer, row_group_size=500)
-    with store_of({"big.parquet": buffer.getvalue()}) as store:
-        found = _selected(f"{store.url}big.parquet", where=pc.field("at") >= 3_900)
-        assert found == [f"{at:06d}" for at in range(3_900, rows)]
-        assert sum(read.end - read.start for read in store.reads) < len(buffer.getvalue()) / 5
-
-
-def test_a_file_that_polars_has_written_is_filtered_by_pyarrow() -> None:
-    buffer = io.BytesIO()
-    pl.DataFrame({"__key__": ["a", "b"], "split": ["train", "val"]}).write_ipc(buffer)
-    assert _keys("views.arrow", buffer.getvalue(), where=pc.field("split") == "val") == ["b"]
-
-
-def test_a_column_that_is_there_twice_is_refused() -> None:
-    table, buffer = pa.table([["a"], ["b"]], ["__key__", "__key__"]), io.BytesIO()
-    pyarrow.parquet.write_table(table, buffer)
-    with pytest.raises(RemoteDataError, match=r"twice\.parquet: 2 columns are named '__key__'"):
-        _keys("twice.parquet", buffer.getvalue())
 
 
 def test_a_column_that_is_missing_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import random
 import tarfile
 import threading
@@ -103,15 +102,6 @@ def test_requests_are_few_and_bring_little_more_than_what_is_selected(
         unwanted = sum(end - start for _, start, end in ranges) - wanted
         assert unwanted <= 0.3 * wanted + 2 * (8 << 20)
         assert len(ranges) <= most
-
-
-def test_few_small_samples_far_apart_are_a_request_each_and_neighbours_one(large: dict[str, bytes]) -> None:
-    with store_of(large) as store:
-        keys = [LARGE[at]["__key__"] for at in (3, 4, 5, 60, 199, 200)]
-        assert len(list(selected(store, keys).shard_tar_reader())) == 6
-        # Gaps between the first shard's samples are longer than a request costs
-        assert len(requested(store)) == 4
-        assert sum(end - start for _, start, end in requested(store)) < 6 * 96_000
 
 
 def test_memory_is_bounded_while_the_consumer_waits_and_threads_end_with_the_pass() -> None:
@@ -245,6 +235,16 @@ def test_samples_of_any_tar_are_found_by_its_headers_and_by_the_file_beside_it(
             assert sorted(found) == sorted((name, data) for name, data in members if name.partition(".")[0] in keys)
 
 
+def test_the_checksum_of_the_manifest_decides_about_a_file_of_keys() -> None:
+    tar = pack_tar(SMALL)
+    keys = keys_beside(tar)
+    assert read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys)) == ["a", "b"]
+    with pytest.raises(ManifestError, match="CRC-32"):
+        read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys) ^ 1)
+    with pytest.raises(ManifestError, match="has 2 samples"):
+        read_keys(tar, None, num_samples=3)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -260,38 +260,6 @@ def test_a_file_of_keys_of_another_version_of_the_shard_is_an_error(other: list[
     assert read_keys(pack_tar(SMALL), keys) == ["a", "b"]
     with pytest.raises((ManifestError, ShardReadError), match=r"another version|another one|0\.tar"):
         read_keys(pack_tar(other), keys)
-
-
-def test_the_checksum_of_the_manifest_decides_about_a_file_of_keys() -> None:
-    tar = pack_tar(SMALL)
-    keys = keys_beside(tar)
-    assert read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys)) == ["a", "b"]
-    with pytest.raises(ManifestError, match="CRC-32"):
-        read_keys(tar, keys, num_samples=2, keys_crc32=zlib.crc32(keys) ^ 1)
-    with pytest.raises(ManifestError, match="has 2 samples"):
-        read_keys(tar, None, num_samples=3)
-
-
-def test_keys_that_were_damaged_on_their_way_are_read_again() -> None:
-    tar = pack_tar(SMALL)
-    keys = keys_beside(tar)
-    with store_of({"0.tar": tar, "0.tar.keys": keys}) as store:
-        real, answers = store.read, [keys[:-1] + b"x"]
-
-        def read(name: str, start: int, end: int) -> bytes:
-            return answers.pop() if answers and name.endswith(".keys") else real(name, start, end)
-
-        store.read = read  # type: ignore[method-assign]
-        url = tdr.RemoteUrl(f"{store.url}0.tar", len(tar), num_samples=2, keys_crc32=zlib.crc32(keys))
-        assert [one["__key__"] for one in tdr.IterableWrapper([url]).select(keys=["b"]).shard_tar_reader()] == ["b"]
-        assert not answers
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_samples_that_cannot_be_read_one_by_one_are_refused() -> None:
-    for archive in (gzip.compress(pack_tar(SMALL)), b"PK\x03\x04" + bytes(100)):
-        with pytest.raises(ShardReadError, match=r"0\.tar: at byte 0: .*not a tar"):
-            read_keys(archive, None)
 
 
 def test_of_shards_without_files_of_keys_the_headers_are_requested_and_one_warning_is_said(

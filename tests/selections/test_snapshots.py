@@ -6,9 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,12 @@ from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.support.scripted_store import AT_ONCE, store_of
-from tests.support.shard_places import Place, memory_place
+from tests.support.shard_places import memory_place
 from torchdata_remote import IterableWrapper, RemoteUrl, Snapshot, write_snapshot
 from torchdata_remote.errors import (
     EmptyListingError,
     ManifestError,
     ObjectChangedError,
-    ObjectExistsError,
     ObjectNotFoundError,
     ShardCorruptError,
     UrlError,
@@ -199,38 +195,6 @@ def test_what_is_missing_or_no_list_of_shards_is_an_error(memory_folder: str) ->
     assert not fsspec.filesystem("memory").glob(f"{memory_folder}/x.*")
 
 
-@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
-def test_of_threads_that_write_one_at_once_one_succeeds(place: Place) -> None:
-    urls = list(_shards("memory://snapshots/at-once")[0])
-
-    def write(at: int) -> bool:
-        barrier.wait()
-        try:
-            write_snapshot(f"{place.url}{at}.snapshot.json", urls)
-        except ObjectExistsError:
-            return False
-        return True
-
-    barrier, interval_s = threading.Barrier(4), sys.getswitchinterval()
-    try:
-        sys.setswitchinterval(1e-6)  # another thread goes on between any two steps
-        with ThreadPoolExecutor(4) as pool:
-            for at in range(30):
-                assert sum(pool.map(write, [at] * 4)) == 1
-    finally:
-        sys.setswitchinterval(interval_s)
-
-
-def test_it_is_written_once(tmp_path: Path) -> None:
-    urls, _ = _shards(str(tmp_path / "data"))
-    for number in (1, 2):
-        write_snapshot(f"{tmp_path}/{number}.snapshot.json", urls)
-    with pytest.raises(ObjectExistsError, match="exists"):
-        write_snapshot(f"{tmp_path}/1.snapshot.json", urls)
-    first, second = ((tmp_path / f"{number}.snapshot.json").read_bytes() for number in (1, 2))
-    assert first == second
-
-
 def test_a_shard_that_was_replaced_is_an_error(tmp_path: Path) -> None:
     urls, keys = _shards(str(tmp_path))
     whole = write_snapshot(f"{tmp_path}/whole.snapshot.json", urls)
@@ -275,13 +239,6 @@ def test_a_changed_snapshot_is_an_error(change: Any) -> None:
     for read in (lambda: Snapshot.read(where), lambda: list(IterableWrapper([where]).list_remote())):
         with pytest.raises(ManifestError, match=r"memory://snapshots/c\.snapshot\.json"):
             read()
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b'{"__kind__": 1}', b"[" * 100_000])
-def test_what_is_no_snapshot_is_an_error(data: bytes) -> None:
-    fsspec.filesystem("memory").pipe("/snapshots/x.snapshot.json", data)
-    with pytest.raises(ManifestError, match=r"x\.snapshot\.json"):
-        Snapshot.read("memory://snapshots/x.snapshot.json")
 
 
 def test_it_holds_no_credentials() -> None:

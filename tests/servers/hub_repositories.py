@@ -52,8 +52,7 @@ class Repository:
         self.is_private = self.is_gated = False
         self.accepted: set[str] = set()  # tokens whose accounts have accepted the terms
         self._lock = threading.RLock()
-        self._changes: dict[str, tuple[str, dict[str, File | None]]] = {}  # by commit: its parent, and what it changed
-        self._snapshots: dict[str, dict[str, File]] = {"": {}}
+        self._commits: dict[str, dict[str, File]] = {}
         self.branches: dict[str, str] = {}
         self.commit({})
 
@@ -62,34 +61,22 @@ class Repository:
         sha = hashlib.sha1(uuid.uuid4().bytes, usedforsecurity=False).hexdigest()
         added = [File(path, data) for path, data in files.items()]
         self._blobs.update({file.sha256: file for file in added})
-        changes: dict[str, File | None] = {**{file.path: file for file in added}, **dict.fromkeys(deleted)}
         with self._lock:
-            self._changes[sha] = self.branches.get(branch, self.branches.get("main", "")), changes
+            kept = self._commits.get(self.branches.get(branch, self.branches.get("main", "")), {})
+            found = {**kept, **{file.path: file for file in added}}
+            self._commits[sha] = {path: file for path, file in found.items() if path not in deleted}
             self.branches[branch] = sha
         return sha
 
     def find_commit(self, revision: str) -> str | None:
         """Return the commit of a branch or commit."""
         with self._lock:
-            return self.branches.get(revision) or (revision if revision in self._changes else None)
+            return self.branches.get(revision) or (revision if revision in self._commits else None)
 
     def files(self, revision: str = "main") -> dict[str, File]:
         """Return the files of a revision, by path."""
         with self._lock:
-            sha, pending = self.branches.get(revision, revision), []
-            while sha not in self._snapshots:
-                pending.append(sha)
-                sha = self._changes[sha][0]
-            files = dict(self._snapshots[sha])
-            for commit in reversed(pending):
-                for path, file in self._changes[commit][1].items():
-                    if file is None:
-                        del files[path]
-                    else:
-                        files[path] = file
-            if pending:
-                self._snapshots[pending[0]] = files
-            return files
+            return self._commits[self.branches.get(revision, revision)]
 
     def tree(self, commit: str, folder: str, *, recursive: bool) -> list[dict[str, Any]] | None:
         """List a folder as the Hub does: folders before files, in no order over all; ``None`` if it does not exist."""

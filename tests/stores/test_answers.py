@@ -18,7 +18,6 @@ from tests.support import objects
 from torchdata_remote.errors import (
     AccessDeniedError,
     ContentEncodingError,
-    ObjectChangedError,
     ObjectNotFoundError,
     StorageError,
     TransientStorageError,
@@ -28,11 +27,6 @@ from torchdata_remote.testing import FaultyStore
 DATA = bytes(range(256)) * 10
 SIZE = len(DATA)
 MAX_ATTEMPTS = 8  # at what looks permanent
-LISTING = (
-    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
-    b"<Contents><Key>a</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified><Size>1</Size><ETag>1</ETag></Contents>"
-    b"</ListBucketResult>"
-)
 AT_ONCE = tdr.RetryPolicy(first_wait_s=0)
 
 
@@ -139,58 +133,8 @@ def test_etags_that_differ_in_form_only_are_one_version(transport: str) -> None:
             assert target(transport, server.url).read(SIZE, given, part_bytes=1000) == DATA
 
 
-@by("az", "hub", "datasets")
-@pytest.mark.parametrize("answers", ['"2f"', "412"])
-def test_another_version_than_listed_is_an_error_at_once(transport: str, answers: str) -> None:
-    def respond(request: Request) -> Response:
-        if answers == "412" and "if-match" in request.headers:
-            return Response.of_error(412, "PreconditionFailed")
-        return Response.of_object(request, DATA, answers)
-
-    with scripted(respond) as server:
-        if answers == "412" and transport.startswith("http"):
-            return  # it sends no If-Match
-        with pytest.raises(ObjectChangedError):
-            target(transport, server.url).read(SIZE, '"1f"', retry=AT_ONCE)
-        assert len(gets(server.requests)) <= 8
-
-
 KNOWN = ('ETag: "1"', "Last-Modified: Sat, 21 Nov 2026 00:00:00 GMT")
 TEN, LENGTH, RANGE = b"0123456789", "Content-Length: 10", "Content-Range: bytes 0-9/10"
-READABLE: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
-    "empty, */0": ("206 Partial Content", b"", ("Content-Range: bytes */0", "Content-Length: 0")),
-    "empty, 0--1/0": ("206 Partial Content", b"", ("Content-Range: bytes 0--1/0", "Content-Length: 0")),
-    "length twice": ("206 Partial Content", TEN, (RANGE, LENGTH, LENGTH)),
-    "200 with a Content-Range": ("200 OK", TEN, (RANGE, LENGTH)),
-    "a Last-Modified that is no date": ("206 Partial Content", TEN, (RANGE, LENGTH, "Last-Modified: yesterday")),
-    "metadata in UTF-8": ("206 Partial Content", TEN, (RANGE, LENGTH, "x-amz-meta-title: \xc3\xa9")),
-    "a content type beyond ASCII": ("206 Partial Content", TEN, (RANGE, LENGTH, "Content-Type: text/\xe9")),
-}
-
-REFUSED_BY_AIOHTTP = ("length twice", "a Last-Modified that is no date", "a content type beyond ASCII")
-
-
-@by("az", "hub", "gs by obstore")
-@pytest.mark.parametrize("case", READABLE)
-def test_an_unusual_but_unambiguous_answer_is_read(transport: str, case: str) -> None:
-    """What RFC 9110 allows, and violations with one possible meaning."""
-    status, body, headers = READABLE[case]
-    if transport == "s3 by obstore" and case in ("a Last-Modified that is no date", "a content type beyond ASCII"):
-        return  # neither obstore nor botocore reads it
-    if transport == "datasets" and case == "200 with a Content-Range":
-        return  # our own service does not answer like this, so that it is not our service
-    if transport == "s3 by s3fs" and case in REFUSED_BY_AIOHTTP:
-        return  # it raises an error
-
-    def respond(request: str) -> bytes:
-        if request.startswith("HEAD"):
-            return answer("200 OK", b"", LENGTH, *KNOWN)
-        return answer(status, body, *headers, *(known for known in KNOWN if known[:4] not in str(headers)))
-
-    with raw(respond) as server:
-        for size in (len(body), None):
-            assert target(transport, server.url).read(size) == body
-        assert server.num_requests <= 6
 
 
 HOPELESS = {
@@ -218,18 +162,6 @@ def test_an_answer_that_violates_the_protocol_is_an_error_after_a_few_attempts(t
         assert not isinstance(caught.value, TransientStorageError)
         assert server.num_requests <= 2 * MAX_ATTEMPTS  # by obstore, then by the fallback
         assert caught.value.url is not None
-
-
-@by("az", "hub", "gs by obstore")
-def test_a_few_broken_answers_of_a_proxy_cost_attempts_and_not_the_job(transport: str) -> None:
-    sound = answer("206 Partial Content", TEN, RANGE, LENGTH, *KNOWN)
-    for broken in ("206 without Content-Range", "another range", "another protocol"):
-
-        def respond(head: str, broken: str = broken) -> bytes:
-            return HOPELESS[broken] if server.num_requests < MAX_ATTEMPTS else sound
-
-        with raw(respond) as server:
-            assert target(transport, server.url).read(10, retry=AT_ONCE) == TEN
 
 
 PARTIAL, WHOLE, NOT_SATISFIABLE = "206 Partial Content", "200 OK", "416 Range Not Satisfiable"
@@ -281,21 +213,6 @@ def test_an_answer_to_a_range_is_the_exact_bytes_or_an_error(transport: str) -> 
 
 
 @by()
-@pytest.mark.parametrize("size", [0, 1])
-def test_an_empty_object_is_read_where_no_range_of_it_exists(transport: str, size: int) -> None:
-    """And one of a byte as others: 416 is for ranges that begin at the end or behind it."""
-
-    def respond(request: Request) -> Response:
-        if "range" in request.headers and size == 0:
-            return Response(416, b"", {"Content-Range": "bytes */0"})
-        return Response.of_object(request, TEN[:size])
-
-    with scripted(respond) as server:
-        for listed_size in (size, None):
-            assert target(transport, server.url).read(listed_size, '"1"') == TEN[:size]
-
-
-@by()
 def test_a_further_part_of_another_range_or_object_is_not_put_behind_the_first(transport: str) -> None:
     data = bytes(range(25))
     for wrong in ("0-9/25", "11-20/25", "10-19/26", "10-19/19", "10-18/25", "*/25", "416"):
@@ -340,7 +257,7 @@ def stored_as(encoding: str, data: bytes = STORED) -> Any:
     return respond
 
 
-@by("az", "hub")
+@by("az", "hub", "gs by obstore")
 def test_an_object_stored_with_an_encoding_is_refused_unless_its_name_says_so(transport: str) -> None:
     """No encoded byte is taken for the content, and none is decoded on the way."""
     for encoding, name in [("gzip", "cat.jpg"), ("br", "0.jpg"), ("gzip, gzip", "0.tar.gz"), ("zstd", "0.tar.gz")]:
@@ -360,7 +277,7 @@ def test_an_object_stored_with_an_encoding_is_refused_unless_its_name_says_so(tr
         with scripted(stored_as(encoding, DATA)) as server:
             assert target(transport, server.url, "cat.jpg").read() == DATA
             asked = {request.headers.get("accept-encoding", "identity") for request in server.requests}
-            assert asked <= {"identity", "gzip"} if transport.startswith("gs") else asked == {"identity"}
+            assert asked == {"gzip" if transport.startswith("gs") else "identity"}, "or Google would decompress it"
 
 
 def test_a_redirect_to_another_host_is_refused_by_s3fs() -> None:
@@ -384,11 +301,3 @@ def test_a_listing_that_cannot_be_parsed_is_an_error_and_never_empty(body: bytes
             listed(server.url)
         assert not isinstance(caught.value, TransientStorageError)
         assert len(server.requests) <= MAX_ATTEMPTS
-
-
-@pytest.mark.parametrize("body", [b"", LISTING[:-30]])
-def test_a_truncated_page_of_a_listing_is_requested_again(body: bytes) -> None:
-    """An empty body, and one that is cut."""
-    with scripted(lambda request: Response(200, body if request.number < 3 else LISTING)) as server:
-        assert listed(server.url) == ["s3://b/a"]
-        assert len(server.requests) == 3

@@ -91,13 +91,6 @@ def test_an_object_of_any_size_is_read_in_any_parts(tree: Folder, size: int, par
     assert tree.read(tree.found(name) if is_listed else name, part_bytes=part_bytes) == DATA[:size]
 
 
-@each(transports=True)
-def test_a_large_object_is_read_by_several_requests_at_once(folder: Folder) -> None:
-    folder.put("large", DATA)
-    for url in ("large", folder.found("large")):
-        assert folder.read(url, part_bytes=77_777, max_in_flight=8) == DATA
-
-
 def odd_names(row: Row) -> list[str]:
     names = ODD_NAMES + (STRANGE_NAMES if row.strange_names else [])
     return [name for name in names if set(row.refused_in_names).isdisjoint(name)]
@@ -250,19 +243,6 @@ def test_each_sample_comes_once_and_a_saved_state_goes_on_after_any_stop(shards:
     if shards.row.lists:
         for source, pattern in {"": "00000[0-9].tar", "*[0-9].tar": None}.items():
             assert keys_of(chain(shards, source, pattern=pattern)) == KEYS
-
-
-@each("served")
-def test_two_workers_share_the_samples_and_their_state_goes_on_in_one_process(shards: Folder) -> None:
-    loader = tdr.stateful_loader(chain(shards), batch_size=3, num_workers=2, collate_fn=list)
-    batches = iter(loader)
-    head = [sample for batch in islice(batches, 3) for sample in batch]
-    state = json.loads(json.dumps(loader.state_dict()))
-    rest = [sample for batch in batches for sample in batch]
-    assert keys_of(head + rest) == KEYS
-    resumed = tdr.stateful_loader(chain(shards), batch_size=3, collate_fn=list, num_streams=2)
-    resumed.load_state_dict(state)
-    assert keys_of(head + [sample for batch in resumed for sample in batch]) == KEYS
 
 
 @each("served")

@@ -20,9 +20,7 @@ from pyftpdlib.handlers import FTPHandler
 import torchdata_remote as tdr
 from tests.servers.file_servers import sftp_places
 from tests.servers.ftp import Ftp, ftp_server
-from tests.servers.scripted import Response, scripted
 from tests.support import objects
-from tests.support.objects import text_of
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -135,14 +133,6 @@ def test_a_missing_private_key_or_login_is_not_a_missing_object(tmp_path: Path) 
             objects.read(f"{place.start}a", {"look_for_keys": False, "allow_agent": False})
 
 
-def test_the_target_of_a_redirect_is_in_no_error() -> None:
-    """It may be signed."""
-    away = Response(302, b"", {"Location": "http://127.0.0.1:9/a?sig=secret-canary"})
-    with scripted(lambda request: away) as server, pytest.raises(StorageError) as caught:
-        objects.read("webdav://a/b", {"base_url": server.url})
-    assert "secret-canary" not in text_of(caught.value)
-
-
 # What a file system of fsspec raises
 
 FAULTS: list[tuple[Exception, type[StorageError]]] = [
@@ -234,9 +224,3 @@ def test_an_object_of_google_has_the_etag_by_which_obstore_lists_it(monkeypatch:
     monkeypatch.setattr(Google, "known", {"etag": "CAI=", "md5Hash": b64encode(bytes(16)).decode()})
     with pytest.raises(ObjectChangedError):
         objects.read(listed, backend=tdr.Backend.FSSPEC, retry=QUICK)
-
-
-def test_a_scheme_without_its_package_is_an_error_that_names_the_package() -> None:
-    fsspec.register_implementation("absent", "no_such_package_at_all.FileSystem", clobber=True, errtxt="Install it")
-    with pytest.raises(UrlError, match=r"absent.*Install it"):
-        objects.read("absent://bucket/a")

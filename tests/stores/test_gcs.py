@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import itertools
 import json
 import socket
@@ -31,9 +30,7 @@ from tests.support.objects import text_of, warnings_of
 from torchdata_remote import Backend
 from torchdata_remote.errors import (
     AccessDeniedError,
-    ContentEncodingError,
     ExpiredCredentialsError,
-    RemoteDataError,
     TransientStorageError,
     UrlError,
 )
@@ -47,7 +44,6 @@ POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_dict method:DeprecationWarning")
 SECRETS = ("refresh-secret", "client-secret", "subject-secret", PEM[100:140], "raw-secret", "Bearer token")
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-BY_EACH = [Backend.OBSTORE]
 _numbers = itertools.count()
 
 
@@ -190,22 +186,21 @@ def test_without_credentials_the_error_says_how_public_buckets_are_read(google: 
     assert google.requests == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_a_refused_token_is_renewed_once(google: Google, backend: Backend, tmp_path: Path) -> None:
+def test_a_refused_token_is_renewed_once(google: Google, tmp_path: Path) -> None:
     """The request is sent again, and the new token is used from then on; one that is given cannot be renewed."""
     google.refused = {"token-1"}
     options = options_of(google, token=service_account(google, tmp_path))
-    assert read(options, backend) == read(options, backend) == DATA
+    assert read(options) == read(options) == DATA
     assert google.tokens_sent() == ["Bearer token-1", *["Bearer token-2"] * 2]
     google.refused = {f"token-{number}" for number in range(9)} | {"raw-secret"}
     with pytest.raises(
         ExpiredCredentialsError, match=r"gs://bucket/a: the store answered 401.*token of storage_options"
     ):
-        read(options, backend)
+        read(options)
     assert google.tokens_sent()[3:] == ["Bearer token-2", "Bearer token-3"]
     google.requests.clear()
     with pytest.raises(ExpiredCredentialsError, match="'token' of storage_options, which cannot be renewed") as caught:
-        read(options_of(google, token="raw-secret"), backend)
+        read(options_of(google, token="raw-secret"))
     assert len(google.requests) == 2
     assert "raw-secret" not in str(caught.value)
 
@@ -231,7 +226,6 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
         wait_until(lambda: not read(options), "obstore")
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
 @pytest.mark.parametrize(
     ("options", "status", "code", "said"),
     [
@@ -246,11 +240,11 @@ def test_a_token_is_renewed_when_it_ends_and_the_server_of_tokens_is_not_asked_f
     ],
 )
 def test_an_error_of_access_says_what_to_do_and_where_the_credentials_are_from(
-    google: Google, options: dict[str, Any], status: int, code: str, said: str, backend: Backend
+    google: Google, options: dict[str, Any], status: int, code: str, said: str
 ) -> None:
     google.storage_status, google.code = status, code
     given = options_of(google, **options)
-    for attempt in (lambda: read(given, backend), lambda: objects.listed("gs://bucket/a/", given)):
+    for attempt in (lambda: read(given), lambda: objects.listed("gs://bucket/a/", given)):
         with pytest.raises(AccessDeniedError, match=f"gs://bucket/a/?: the store answered {said}") as caught:
             attempt()
         assert "raw-secret" not in text_of(caught.value)
@@ -290,17 +284,6 @@ def test_unusable_credentials_are_an_error_that_names_them(
     assert google.requests == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-@pytest.mark.parametrize("token", ["raw-secret\nx", "raw-secret\x00y"], ids=repr)
-def test_a_token_that_no_header_can_hold_is_an_error_without_it(google: Google, token: str, backend: Backend) -> None:
-    with pytest.raises(
-        AccessDeniedError, match=r"gs://bucket: token is no str, or has .*'token' of storage_opt"
-    ) as caught:
-        read(options_of(google, token=token), backend)
-    assert "secret" not in str(caught.value)
-    assert google.requests == []
-
-
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"", b"[1]", b'{"access_token": "a", "expires_in": "soon"}'])
 def test_a_server_of_tokens_that_sends_something_else_or_nothing_is_asked_again(
     google: Google, body: bytes, tmp_path: Path
@@ -324,26 +307,6 @@ def test_the_project_of_the_options_pays_for_each_request(google: Google) -> Non
     assert [payer for payer, _ in itertools.groupby(sent)] == ["payer", "payer-2"]
 
 
-def test_requests_have_the_headers_of_google_only(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of AWS, whatever its environment says; what is stored compressed is asked for as it is."""
-    for name, value in {"AWS_PROFILE": "none", "AWS_USE_FIPS_ENDPOINT": "true", "AWS_ENDPOINT_URL_S3": "x"}.items():
-        monkeypatch.setenv(name, value)
-    options = options_of(google, token="raw-secret", access="read_only")
-    for backend in BY_EACH:
-        objects.read(tdr.RemoteUrl("gs://bucket/a", len(DATA), '"1"'), options, backend=backend)
-    with pytest.raises(RemoteDataError):  # this server keeps nothing
-        objects.write("gs://bucket/d/", {**options, "endpoint_url": google.url})
-    assert not [name for one in google.requests for name in one.headers if name.startswith(("x-amz", "amz-sdk"))]
-    for one in google.of_storage()[:1]:
-        assert (one.headers["range"], one.headers["if-match"]) == ("bytes=0-4", '"1"')
-        assert one.headers["accept-encoding"] == "gzip"
-    puts = [one for one in google.requests if one.method == "PUT"]
-    assert puts
-    for put in puts:
-        assert put.headers["x-goog-if-generation-match"] == "0"
-        assert "if-none-match" not in put.headers
-
-
 def test_the_emulator_of_the_environment_is_used_without_credentials(
     google: Google, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,17 +315,6 @@ def test_the_emulator_of_the_environment_is_used_without_credentials(
         assert objects.read(f"gs://bucket{number}/a", {"consistency": "none"}) == DATA
         assert objects.read(f"gcs://bucket{number}/a", {"token": "raw-secret"}) == DATA
     assert google.tokens_sent() == [None, "Bearer raw-secret"] * 2
-
-
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_what_is_stored_compressed_is_read_as_it_is_stored(gcs: GcsServer, backend: Backend) -> None:
-    """Google would decompress it for a client that does not accept gzip, and ignore the range."""
-    place, data = gcs.new_place(), gzip.compress(bytes(1000), mtime=0)
-    for key in ("a.gz", "a.txt"):
-        gcs.put(f"{place}/{key}", data, **{"Content-Encoding": "gzip"})
-    assert objects.read(f"{place}/a.gz", gcs.storage_options, backend=backend, part_bytes=10) == data
-    with pytest.raises(ContentEncodingError, match=f"{place}/a.txt has Content-Encoding: gzip"):
-        objects.read(f"{place}/a.txt", gcs.storage_options, backend=backend)
 
 
 @pytest.mark.parametrize("refused", ["DELETE", "copy"])

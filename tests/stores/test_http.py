@@ -6,16 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import torchdata_remote as tdr
 from tests.servers.scripted import Request, Response, Scripted, scripted
 from tests.support import objects
-from tests.support.objects import text_of
 from torchdata_remote.errors import (
     StorageError,
-    TransientStorageError,
     UrlError,
 )
 
@@ -75,15 +71,6 @@ def other() -> Any:
         yield running
 
 
-@settings(max_examples=10)
-@given(data=st.binary(max_size=200), part_bytes=st.integers(20, 210))
-def test_an_object_of_any_size_is_read_in_any_parts(site: Site, data: bytes, part_bytes: int) -> None:
-    """From servers that honour ranges, and from those that do not, with a query and without."""
-    for path in ("/a.bin", "/b.bin?x=1"):
-        site.objects[path] = data
-        assert objects.read(site.url + path, part_bytes=part_bytes) == data
-
-
 @pytest.mark.parametrize("path", [*PATHS, *QUERIES])
 def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
     """A signature covers them."""
@@ -91,14 +78,6 @@ def test_path_and_query_are_sent_unchanged(site: Site, path: str) -> None:
     assert objects.found(site.url + path).size == 10
     assert objects.read(site.url + path) == b"0123456789"
     assert {request.target for request in site.server.requests} == {path}
-
-
-def test_a_small_object_costs_one_get(ranged: Site) -> None:
-    for path in ("/a.bin", "/b.bin?sig=1"):
-        ranged.objects[path] = b"12345"
-        ranged.server.requests.clear()
-        assert objects.read(ranged.url + path) == b"12345"
-        assert [(one.method, one.target) for one in ranged.server.requests] == [("GET", path)]
 
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
@@ -123,17 +102,6 @@ def test_folders_cannot_be_listed_and_an_object_is_a_listing_of_itself(site: Sit
     site.server.requests.clear()
     assert objects.listed(f"{site.url}/b.tar") == [f"{site.url}/b.tar"]
     assert site.server.requests == []
-
-
-@pytest.mark.parametrize("query", ["", "?x=1"])
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_cut_is_never_a_shorter_object(query: str, chunked: bool) -> None:
-    from tests.servers.raw import answer, raw
-
-    body = b"3e8\r\n" + bytes(900) if chunked else bytes(900)
-    length = "Transfer-Encoding: chunked" if chunked else "Content-Length: 1000"
-    with raw(lambda head: answer("200 OK", body, length)) as server, pytest.raises(TransientStorageError, match="/a"):
-        objects.read(f"{server.url}/a.bin{query}")
 
 
 @pytest.mark.parametrize("query", ["", "?x=1"])
@@ -165,12 +133,3 @@ def test_headers_are_sent_and_stay_at_their_host(ranged: Site, other: Site, quer
     assert {(one.headers[name.lower()], one.headers["user-agent"]) for one in here} == {("secret-canary", "tests")}
     assert other.server.requests
     assert "secret-canary" not in str(other.server.requests)
-
-
-@pytest.mark.parametrize("options", [{"block_size": 1 << 20}, {"auth": "secret-canary"}])
-def test_another_option_is_refused_with_what_to_pass_instead(options: dict[str, Any]) -> None:
-    with pytest.raises(UrlError, match=r"unknown option '(block_size|auth)'.* Known are .*headers") as caught:
-        objects.read("http://localhost/a.bin", options)
-    assert "secret-canary" not in text_of(caught.value)
-    with pytest.raises(UrlError, match=r"backend='fsspec' cannot read .*open the URLs by fsspec"):
-        objects.read("http://localhost/a.bin", backend=tdr.Backend.FSSPEC)

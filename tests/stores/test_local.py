@@ -9,7 +9,6 @@ import pytest
 
 from tests.support import objects
 from tests.support.small_disk import small_disk
-from torchdata_remote import Backend
 from torchdata_remote.errors import (
     AccessDeniedError,
     ObjectNotFoundError,
@@ -19,20 +18,6 @@ from torchdata_remote.errors import (
 )
 
 PARTIAL_SUFFIX = ".torchdata_remote-partial"  # of unfinished files, as docs/stores/fsspec.md names it
-
-
-@pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}", "FILE://{}"])
-def test_paths_and_file_urls_name_the_same_file(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read without fsspec unless it is chosen; relative paths are those of the working directory, and ~ of the home."""
-    (tmp_path / "a b%20#?.txt").write_bytes(b"12")
-    assert objects.read(form.format(tmp_path / "a b%20#?.txt")) == b"12"
-    assert objects.read(f"{tmp_path}/a b%20#?.txt", backend=Backend.FSSPEC) == b"12"
-    (tmp_path / "a").write_bytes(b"1")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for url in ("a", "./a", "~/a"):
-        assert objects.read(url) == b"1"
-        assert objects.listed(url) == [f"file://{tmp_path}/a"]
 
 
 def test_what_is_missing_or_no_file_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
-from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 import pytest
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.servers.scripted import Request, Response, scripted
 from tests.support import objects
-from torchdata_remote.errors import AccessDeniedError, RemoteDataError, StorageError
+from torchdata_remote.errors import AccessDeniedError, StorageError
 
 PART = st.sampled_from(["a", "a-", "a.b", "a0", "b", "\u00e9", "\U0001f600", " "])
 KEYS = st.sets(st.lists(PART, min_size=1, max_size=4).map("/".join), min_size=1, max_size=30)
@@ -219,42 +218,3 @@ def test_an_error_of_a_page_is_raised_after_the_objects_before_it(status: int) -
 
 
 # What is in a page
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[tuple[list[bytes], dict[str, Any]]]:
-    """The body that a server sends, to be replaced, and options of the server."""
-    bodies = [b""]
-    with scripted(lambda request: Response(200, bodies[0], {"Content-Type": "application/xml"})) as server:
-        yield bodies, {"endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1"}
-
-
-def page_of(*parts: str) -> bytes:
-    more = f"<Name>b</Name><IsTruncated>false</IsTruncated>{''.join(parts)}"
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{more}</ListBucketResult>'.encode()
-
-
-OBJECT = (
-    f"<Contents><Key>{{}}</Key><LastModified>{DATE}</LastModified><Size>7</Size><ETag>&quot;e&quot;</ETag></Contents>"
-)
-
-
-@given(cut=st.integers(0, 500), junk=st.sampled_from(["", "<", ">", "</Key>", "<Key>", "&", "\x00", "<Size>1</Size>"]))
-def test_a_damaged_page_is_an_error_or_read_as_by_an_xml_parser(
-    page: tuple[list[bytes], dict[str, Any]], cut: int, junk: str
-) -> None:
-    """No object is made up of the fields of two, and no listing is shorter than the store's."""
-    bodies, options = page
-    text = page_of(*(OBJECT.format(key) for key in "abcd")).decode()
-    bodies[0] = (text[:cut] + junk + text[cut + 5 :]).encode()
-    try:
-        found = [(url.removeprefix("s3://bucket/"), url.size) for url in objects.listed("s3://bucket/", options)]
-    except RemoteDataError:
-        return
-    try:
-        root = ET.fromstring(bodies[0])
-    except ET.ParseError:
-        assert found == [(key, 7) for key in "abcd"], "the damage is between the objects"
-        return
-    rows = root.findall("{*}Contents")
-    assert found == [(one.findtext("{*}Key"), int(one.findtext("{*}Size") or "-1")) for one in rows]

@@ -25,7 +25,6 @@ from torchdata_remote.errors import StorageError, TransientStorageError, UrlErro
 BOTH = {"obstore", "botocore"}
 SSE_C = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": bytes(range(32))}
 AT_ONCE = RetryPolicy(first_wait_s=0)
-BY_EACH = [Backend.OBSTORE]
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +93,8 @@ def damaged(pem: str) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
 def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
-    moto: S3Server, front: TlsFront, backend: Backend, tmp_path: Path
+    moto: S3Server, front: TlsFront, tmp_path: Path
 ) -> None:
     """At the first request: it is no fault of the network, which would be repeated for minutes."""
     import trustme
@@ -105,7 +103,7 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
     trustme.CA().cert_pem.write_to_path(str(file))
     options = {**moto.storage_options, "endpoint_url": front.url, "client_kwargs": {"verify": str(file)}}
     for attempt in (
-        lambda: objects.read("s3://b/a", options, backend=backend),
+        lambda: objects.read("s3://b/a", options),
         lambda: objects.listed("s3://b/", options),
     ):
         with pytest.raises(StorageError, match=r"certificate") as caught:
@@ -116,7 +114,7 @@ def test_an_unknown_or_damaged_authority_is_an_error_that_names_it(
         (tmp_path / f"{number}.pem").write_bytes(data)
         options["client_kwargs"] = {"verify": str(tmp_path / f"{number}.pem")}
         with pytest.raises(UrlError, match=rf"{number}\.pem' is no file of certificates.*'verify'"):
-            objects.read("s3://b/a", options, backend=backend)
+            objects.read("s3://b/a", options)
 
 
 def test_a_client_certificate_is_sent_with_every_request(
@@ -173,16 +171,15 @@ def test_a_proxy_with_a_password_is_used_for_all_requests(
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
 def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_it(
-    moto: S3Server, front: TlsFront, proxy: CompanyProxy, backend: Backend
+    moto: S3Server, front: TlsFront, proxy: CompanyProxy
 ) -> None:
     wrong = proxy.with_password.replace(PASSWORD, "s3cret-but-wrong")
     for tls in (False, True):
         config = {"proxies": {"http": wrong, "https": wrong}}
         options = {**moto.storage_options, **behind(moto, front, tls=tls), "config_kwargs": config}
         for attempt in (
-            lambda options=options: objects.read("s3://b/a", options, backend=backend, retry=AT_ONCE),
+            lambda options=options: objects.read("s3://b/a", options, retry=AT_ONCE),
             lambda options=options: objects.listed("s3://b/", options, retry=AT_ONCE),
         ):
             with pytest.raises(StorageError, match=r"407|or asks for a user and a password") as caught:
@@ -192,7 +189,7 @@ def test_a_proxy_that_refuses_a_password_or_reaches_no_server_is_named_without_i
     config = {"proxies": {"https": proxy.with_password}}
     options = {**moto.storage_options, "endpoint_url": f"https://{HOST}:1", "config_kwargs": config}
     with pytest.raises(StorageError, match=r"The proxy opens no connection to the server.*Gave up after 8") as caught:
-        objects.read("s3://b/a", options, backend=backend, retry=AT_ONCE)
+        objects.read("s3://b/a", options, retry=AT_ONCE)
     assert not isinstance(caught.value, TransientStorageError)
 
 
@@ -254,12 +251,11 @@ def test_the_proxy_is_that_of_the_scheme_unless_no_proxy_names_the_host(
         assert (bool(direct.heads), bool(proxy.heads)) == (is_direct, not is_direct)
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
 @pytest.mark.parametrize(
     ("no_proxy", "is_direct"), [("", False), ("elsewhere.invalid", False), ("bucket.invalid", True), ("*", True)]
 )
 def test_no_proxy_holds_for_the_host_of_a_bucket(
-    recorder: RecordingS3, backend: Backend, no_proxy: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+    recorder: RecordingS3, no_proxy: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its listings, too. Nobody but the proxy knows the host: who asks past it is told that there is no such host."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -270,22 +266,19 @@ def test_no_proxy_holds_for_the_host_of_a_bucket(
     options = {**recorder.storage_options, "endpoint_url": f"http://{host}"}
     if is_direct:
         for attempt in (
-            lambda: objects.read("s3://bucket/a", options, backend=backend, retry=QUICK),
+            lambda: objects.read("s3://bucket/a", options, retry=QUICK),
             lambda: objects.listed("s3://bucket/", options, retry=QUICK),
         ):
             with pytest.raises(StorageError, match=r"No such host|No name server"):
                 attempt()
         assert recorder.taken() == []
     else:
-        assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+        assert objects.read("s3://bucket/a", options) == b"bytes"
         assert len(objects.listed("s3://bucket/", options)) == 1
         assert {one.host for one in recorder.taken()} == {host}
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_proxies_of_the_options_are_used_for_every_host(
-    recorder: RecordingS3, backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_the_options_are_used_for_every_host(recorder: RecordingS3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the environment's proxy nor its exceptions count, also on this machine."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "*")
@@ -296,46 +289,5 @@ def test_proxies_of_the_options_are_used_for_every_host(
             "endpoint_url": "http://127.0.0.1:1",
             "config_kwargs": {"proxies": {"http": proxy}},
         }
-        assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+        assert objects.read("s3://bucket/a", options) == b"bytes"
     assert {one.host for one in recorder.taken()} == {"127.0.0.1:1"}
-
-
-@pytest.mark.parametrize("more", [{}, {"default_fill_cache": False}], ids=["obstore", "s3fs"])
-def test_a_store_on_this_machine_is_reached_past_a_proxy_of_the_environment(
-    moto: S3Server, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
-) -> None:
-    """Whatever reads the environment: nothing listens at the proxy's address."""
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    use(moto, more)
-
-
-@pytest.mark.parametrize(
-    "proxy",
-    ["socks5://me:s3cret@p:1", "http://me:s3cret/x@p", "http://me:s3cret@:1", "http://me:1?s3cret@p:1"],
-)
-def test_a_proxy_that_not_every_library_can_use_is_refused_without_its_password(proxy: str) -> None:
-    """Or reads would work, and listings fail."""
-    options = {
-        "key": "k",
-        "secret": "s",
-        "endpoint_url": "http://h.test",
-        "config_kwargs": {"proxies": {"http": proxy}},
-    }
-    with pytest.raises(UrlError, match="prox") as caught:
-        objects.listed("s3://bucket/", options)
-    assert "s3cret" not in text_of(caught.value)
-
-
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_the_time_limit_of_a_silent_server_is_that_of_the_options(backend: Backend) -> None:
-    """``read_timeout``, in seconds, and not that of the policy, which would be an hour."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        options = {"endpoint_url": url, "key": "k", "secret": "s", "config_kwargs": {"read_timeout": 0.2}}
-        with pytest.raises(TransientStorageError):
-            objects.read(
-                "s3://bucket/a", options, backend=backend, retry=RetryPolicy(max_attempts=1, progress_timeout_s=3600)
-            )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -128,13 +127,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
         process.kill()
         raise
     return process.returncode, errors
-
-
-def test_64_descriptors_suffice_through_a_storm(moto: S3Server, folder: str, program: Path) -> None:
-    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
-    with faulty(moto, Faults.storm(0.2), seed=2) as (broken, _):
-        code, errors = finish(start(program, folder, broken, "all", preexec_fn=limit))
-        assert code == 0, errors
 
 
 def test_ctrl_c_ends_a_process_with_requests_that_stand_still(moto: S3Server, folder: str, program: Path) -> None:
@@ -279,55 +271,3 @@ def test_a_forked_child_without_the_package_for_a_store_is_told_of_it_and_of_for
     assert done.returncode != 0
     assert f"pip install {package}" in done.stderr
     assert "multiprocessing_context='forkserver'" in done.stderr
-
-
-BY_S3FS = """
-import os, sys
-import torchdata_remote as tdr
-
-folder, endpoint_url, key, secret = sys.argv[1:]
-options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
-
-def read(**more):
-    urls = tdr.IterableWrapper([folder]).list_remote(storage_options={**options, **more})
-    return sum(len(stream.read()) for _, stream in urls.async_prefetch(storage_options={**options, **more}))
-
-assert read() == read(default_fill_cache=False) == 720_000
-for _ in range(3):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if read(default_fill_cache=False) == 720_000 else 2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-def test_a_child_reads_by_s3fs_after_its_parent_has_used_s3fs_and_obstore(moto: S3Server, folder: str) -> None:
-    """It opens connections of its own, and leaves those of its parent alone."""
-    command = [sys.executable, "-c", BY_S3FS, folder, moto.endpoint_url, moto.key, moto.secret]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Unclosed" not in done.stderr
-
-
-MAP_STYLE = """
-import logging, sys
-import torchdata_remote as tdr
-from torch.utils.data import DataLoader
-
-logging.basicConfig(level="INFO")
-folder, endpoint_url, key, secret = sys.argv[1:]
-options = {"endpoint_url": endpoint_url, "key": key, "secret": secret}
-files = tdr.RemoteFiles(folder, storage_options=options)
-loader = DataLoader(files, batch_size=4, num_workers=2, collate_fn=list, multiprocessing_context="fork")
-assert sum(len(data) for batch in loader for _, data in batch) == 720_000
-"""
-
-
-def test_a_parent_that_lists_a_map_style_dataset_leaves_obstore_to_the_workers_it_forks(
-    moto: S3Server, folder: str
-) -> None:
-    command = [sys.executable, "-c", MAP_STYLE, folder, moto.endpoint_url, moto.key, moto.secret]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "is read by obstore" in done.stderr
-    assert "more slowly" not in done.stderr

@@ -15,11 +15,9 @@ import pytest
 from tests.servers.aws_credentials import ROLE, aws_credentials, sts_error
 from tests.servers.recording_s3 import Recorded, RecordingS3, Response
 from tests.servers.s3 import S3Server
-from tests.servers.scripted import Response as Answer
-from tests.servers.scripted import scripted
 from tests.support import aws_sources as sources
 from tests.support import objects
-from tests.support.aws_sources import POD_TOKEN, PROFILE, SECRETS, SOURCES, AwsPlace
+from tests.support.aws_sources import PROFILE, SECRETS, SOURCES, AwsPlace
 from tests.support.objects import text_of
 from torchdata_remote import Backend, StorageOptions
 from torchdata_remote.errors import AccessDeniedError, ExpiredCredentialsError, TransientStorageError
@@ -107,18 +105,6 @@ def test_a_source_whose_credentials_never_last_is_asked_once_in_a_while(
         bucket.read()
         bucket.listed()
     assert place.aws.num_issued <= 2  # botocore asks a container and a command twice to begin
-
-
-def test_a_web_identity_is_read_again_from_its_file(
-    bucket_of: Callable[..., Bucket], place: AwsPlace, recorder: RecordingS3
-) -> None:
-    """Kubernetes replaces the file before the token in it expires."""
-    bucket = bucket_of(sources.web_identity)
-    assert bucket.listed() == ["a"]
-    (place.folder / "identity").write_text("replaced")
-    recorder.answer = lambda one: (400, {}, EXPIRED) if one.access_key == "ASIA1" else None
-    assert (bucket.listed(), bucket.read()) == (["a"], DATA)
-    assert [one.form["WebIdentityToken"] for one in place.aws.requests] == [POD_TOKEN, "replaced"]
 
 
 @pytest.mark.parametrize("configure", [sources.web_identity, sources.pod_identity, sources.process, sources.sso])
@@ -291,13 +277,12 @@ NAMED: dict[str, tuple[Configure, str]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("backend", [Backend.OBSTORE])
 def test_an_error_of_access_names_where_the_credentials_are_from(
-    name: str, backend: Backend, bucket_of: Callable[..., Bucket], recorder: RecordingS3
+    name: str, bucket_of: Callable[..., Bucket], recorder: RecordingS3
 ) -> None:
     recorder.answer = lambda _: (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
     with pytest.raises(AccessDeniedError) as caught:
-        bucket_of(NAMED[name][0]).read(backend)
+        bucket_of(NAMED[name][0]).read()
     assert NAMED[name][1] in str(caught.value)
     assert "CANARY" not in text_of(caught.value)
 
@@ -385,12 +370,6 @@ def test_fallback_credentials_are_used_only_where_there_are_no_others(
     assert read() == {("ENVIRONMENT", None)}
 
 
-def test_web_servers_do_not_receive_fallback_credentials(of_file: dict[str, Any]) -> None:
-    with scripted(lambda request: Answer.of_object(request, DATA)) as server:
-        assert objects.read(f"{server.url}/a", of_file) == DATA
-        assert not any(text in f"{server.requests}" for text in ("FILE", "CANARY"))
-
-
 # A server that checks signatures
 
 
@@ -418,22 +397,3 @@ def test_a_server_that_checks_signatures_accepts_each_library_and_refuses_a_wron
             assert "Sup3rS3cretCanary" not in text_of(caught.value)
     assert objects.read(f"s3://{name}/public", {**here, "anon": True}, backend=backend) == DATA
     assert len(client.list_objects_v2(Bucket=name)["Contents"]) == 2
-
-
-def test_endpoint_and_credentials_of_the_environment_or_a_profile_are_enough(
-    moto: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """To list, read and write."""
-    (tmp_path / "config").write_text(
-        f"[profile lab]\naws_access_key_id = {moto.key}\naws_secret_access_key = {moto.secret}\n"
-        f"endpoint_url = {moto.endpoint_url}\nregion = eu-central-1\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    for options in ({"profile": "lab"}, {}):
-        url = f"s3://{moto.new_bucket()}/"
-        if not options:
-            for name, value in moto.environment.items():
-                monkeypatch.setenv(name, value)
-        objects.write(url, options)
-        assert len(objects.listed(url, options)) == 4
-        assert len(objects.read(f"{url}0.tar", options)) == 2048

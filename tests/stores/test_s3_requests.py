@@ -18,9 +18,9 @@ from tests.servers.s3 import KMS_KEY, S3Server
 from tests.servers.scripted import Request, scripted
 from tests.servers.scripted import Response as Answer
 from tests.support import objects
-from tests.support.objects import text_of, warnings_of
+from tests.support.objects import warnings_of
 from torchdata_remote import Backend
-from torchdata_remote.errors import AccessDeniedError, ObjectExistsError, ObjectNotFoundError, StorageError, UrlError
+from torchdata_remote.errors import AccessDeniedError, ObjectNotFoundError, StorageError, UrlError
 
 KEY = bytes(range(32))
 OF_KEY = {
@@ -34,7 +34,6 @@ CREATING = {"PutObject", "CreateMultipartUpload"}
 OF_UPLOAD = {"UploadPart", "CompleteMultipartUpload"}
 ALL = READING | CREATING | OF_UPLOAD | {"ListObjectsV2", "DeleteObject"}
 LARGE = 16 << 20  # and more are sent in parts
-BY_EACH = [Backend.OBSTORE]
 
 
 def use_everything(bucket: str, options: dict[str, Any]) -> None:
@@ -126,21 +125,9 @@ def test_a_request_has_the_headers_of_its_options_and_no_other_has(
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_a_refused_request_does_not_show_the_key_of_the_user(recorder: RecordingS3, backend: Backend) -> None:
-    recorder.answer = lambda _: (403, {}, b"<Error><Code>AccessDenied</Code></Error>")
-    options = {**recorder.storage_options, "s3_additional_kwargs": SSE_C}
-    with pytest.raises(AccessDeniedError) as caught:
-        objects.read("s3://bucket/a", options, backend=backend)
-    assert OF_KEY["x-amz-server-side-encryption-customer-key"] not in text_of(caught.value)
-
-
 @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload"])
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_the_own_object_is_recognised_after_a_lost_response(
-    recorder: RecordingS3, operation: str, is_replaced: bool
-) -> None:
-    """By the id of its writer, whatever its etag: it is no error that it exists; an object of another writer is one."""
+def test_the_own_object_is_recognised_after_a_lost_response(recorder: RecordingS3, operation: str) -> None:
+    """By the id of its writer, whatever its etag: it is no error that it exists."""
     requests: list[Recorded] = []
 
     def answer(one: Recorded) -> Response | None:
@@ -149,18 +136,11 @@ def test_the_own_object_is_recognised_after_a_lost_response(
             if len(requests) > 1:
                 return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
             getattr(recorder, f"_{operation}")(one, one.body)
-            if is_replaced:
-                recorder.objects[one.key] = bytes(len(recorder.objects[one.key]))
-                recorder.metadata[one.key] = {}
             return 500, {}, b"<Error><Code>InternalError</Code></Error>"
         return None
 
     recorder.answer, recorder.is_md5 = answer, False
     options, num_bytes = recorder.storage_options, 10 if operation == "PutObject" else LARGE
-    if is_replaced:
-        with pytest.raises(ObjectExistsError):
-            objects.write("s3://bucket/d/", options, num_bytes=num_bytes)
-        return
     objects.write("s3://bucket/d/", options, num_bytes=num_bytes)
     assert len(requests) == 2
 
@@ -174,18 +154,17 @@ def test_objects_encrypted_by_keys_of_the_user_or_the_store_are_written_and_read
         for num_bytes in (10, LARGE):
             folder = f"s3://{bucket}/{name}-{num_bytes}/"
             objects.write(folder, options, num_bytes=num_bytes)
-            for backend in BY_EACH:
-                data = objects.read(f"{folder}0.tar", options, backend=backend)
-                assert data[512 : 512 + num_bytes] == bytes(num_bytes)
-                if s3.name == "ceph" and name == "c":  # moto stores the key's header, and does not ask for it
-                    with pytest.raises(StorageError):
-                        objects.read(f"{folder}0.tar", s3.storage_options, backend=backend)
+            data = objects.read(f"{folder}0.tar", options)
+            assert data[512 : 512 + num_bytes] == bytes(num_bytes)
+            if s3.name == "ceph" and name == "c":  # moto stores the key's header, and does not ask for it
+                with pytest.raises(StorageError):
+                    objects.read(f"{folder}0.tar", s3.storage_options)
     head = s3.client().head_object(Bucket=bucket, Key="kms-10/0.tar")
     assert head["ServerSideEncryption"] == "aws:kms"
 
 
 @pytest.mark.parametrize("by", ["use_ssl", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
+@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.FSSPEC])
 def test_a_key_of_the_user_is_never_sent_to_aws_by_plain_http(
     by: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,14 +242,11 @@ def test_the_region_of_a_bucket_is_found_once_and_it_is_read_there(
     assert len(sent) - len(right) <= 4
 
 
-@pytest.mark.parametrize("backend", BY_EACH)
-def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(
-    recorder: RecordingS3, backend: Backend
-) -> None:
+def test_the_path_of_an_endpoint_and_the_user_agent_are_those_of_the_options(recorder: RecordingS3) -> None:
     options = {**recorder.storage_options, "endpoint_url": f"{recorder.url}/prefix", **config(user_agent="company/1")}
     about = {"ETag": '"1"', "Last-Modified": "Tue, 24 Nov 2020 04:49:20 GMT", "Content-Range": "bytes 0-4/5"}
     recorder.answer = lambda one: (206, about, b"bytes")
-    assert objects.read("s3://bucket/a", options, backend=backend) == b"bytes"
+    assert objects.read("s3://bucket/a", options) == b"bytes"
     assert {(one.path.partition("?")[0], one.headers["user-agent"]) for one in recorder.taken()} == {
         ("/prefix/bucket/a", "company/1")
     }
@@ -287,8 +263,7 @@ def test_a_directory_bucket_is_read_and_listed_in_its_zone_by_sessions(aws: Reco
     """
     bucket = "mine--usw2-az1--x-s3"
     aws.objects |= {"f/b": b"2", "f/a": b"bytes"}
-    for backend in BY_EACH:
-        assert objects.read(f"s3://{bucket}/f/a", OPTIONS, backend=backend) == b"bytes"
+    assert objects.read(f"s3://{bucket}/f/a", OPTIONS) == b"bytes"
     assert objects.listed(f"s3://{bucket}/f/", OPTIONS) == [f"s3://{bucket}/f/a", f"s3://{bucket}/f/b"]
     assert objects.found(f"s3://{bucket}/f/a", OPTIONS).size == 5
     sent = aws.taken()
@@ -310,13 +285,12 @@ def test_a_version_of_an_object_is_read_by_its_url_and_a_missing_one_is_named(s3
     client.put_object(Bucket=bucket, Key="notes?versionId=3", Body=b"odd")
     [odd] = objects.listed(f"s3://{bucket}/", options)
     assert odd == f"s3://{bucket}/notes?versionId=3?versionId="
-    for backend in BY_EACH:
-        for version, data in versions.items():
-            assert objects.read(f"s3://{bucket}/a?versionId={version}", options, backend=backend, part_bytes=2) == data
-        for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
-            with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
-                objects.read(f"s3://{bucket}/{missing}", options, backend=backend)
-        assert objects.read(odd, options, backend=backend) == b"odd"
+    for version, data in versions.items():
+        assert objects.read(f"s3://{bucket}/a?versionId={version}", options, part_bytes=2) == data
+    for missing in ("a", f"a?versionId={'0' * 32}", f"a?versionId={marker}"):
+        with pytest.raises(ObjectNotFoundError, match=r"no such (object|version)"):
+            objects.read(f"s3://{bucket}/{missing}", options)
+    assert objects.read(odd, options) == b"odd"
     with pytest.raises(UrlError, match="neither written nor deleted"):
         objects.write(f"s3://{bucket}/x?versionId=", options)
 
@@ -329,7 +303,7 @@ DENIED = (
 )
 
 
-@pytest.mark.parametrize("backend", [*BY_EACH, Backend.FSSPEC])
+@pytest.mark.parametrize("backend", [Backend.OBSTORE, Backend.FSSPEC])
 @pytest.mark.parametrize(
     ("status", "code", "said", "advice"),
     [
@@ -358,13 +332,6 @@ def test_a_refusal_has_the_words_of_the_store_and_a_remedy_and_costs_one_request
     assert "canary" not in message
     assert isinstance(caught.value, AccessDeniedError) == (code not in ("InvalidObjectState", "InvalidRequest"))
     assert sum(request.method == "GET" for request in server.requests) == 1
-
-
-def test_an_archived_object_is_named_when_it_is_read(moto: S3Server) -> None:
-    bucket, options = moto.new_bucket(), moto.storage_options
-    moto.client().put_object(Bucket=bucket, Key="a.bin", Body=b"1", StorageClass="GLACIER")
-    with pytest.raises(StorageError, match=r"403 InvalidObjectState.* The object is archived: restore it"):
-        objects.read(f"s3://{bucket}/a.bin", options)
 
 
 # Servers that implement a part of S3

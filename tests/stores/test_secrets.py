@@ -170,42 +170,6 @@ def check_errors(url: str, options: dict[str, Any], backend: Backend) -> None:
         assert not is_shown(text_of(rebuilt))
 
 
-@pytest.mark.parametrize(
-    ("url", "options"),
-    [
-        (f"https://user:{CANARY}@host/0.tar", {}),
-        (f"s3://user:{CANARY}@bucket/0.tar", {"key": "k", "secret": "s"}),
-        (f"az://box/0.tar?sv=1&sig={CANARY}", {"account_name": "pets"}),
-        ("s3://bucket/0.tar", {"endpoint_url": f"http://user:{CANARY}@127.0.0.1:9", "key": "k", "secret": "s"}),
-        ("hf://datasets/a/b/0.tar", {"endpoint": f"https://user:{CANARY}@hub"}),
-        ("gs://bucket/0.tar", {"endpoint_url": f"https://user:{CANARY}@host"}),
-        ("s3://bucket/0.tar", {"key": "k", "secret": f"{CANARY}\n"}),
-        ("s3://bucket/0.tar", {"acces_key": CANARY}),
-        ("webdav://a/0.tar", {"base_url": "http://127.0.0.1:9", "auth": ["me", CANARY, 5]}),
-    ],
-)
-def test_credentials_where_they_do_not_belong_are_refused_without_being_shown(
-    url: str, options: dict[str, Any]
-) -> None:
-    several = url.replace("0.tar", "*.tar")
-    for attempt in (lambda: list(chain(url, options, Backend.AUTOMATIC)), lambda: objects.listed(several, options)):
-        with pytest.raises(RemoteDataError) as caught:
-            attempt()
-        assert not is_shown(text_of(caught.value))
-
-
-@pytest.mark.parametrize("backend", [Backend.OBSTORE])
-def test_a_token_of_the_environment_with_a_line_break_is_an_error_that_does_not_show_it(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """obstore aborts the call, and Python's client shows the value."""
-    for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("SESSION_TOKEN", f"{CANARY}\n")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with pytest.raises(RemoteDataError, match="line break") as caught:
-        list(chain(f"s3://line-{backend.value}/0.tar", {"endpoint_url": "http://127.0.0.1:9"}, backend))
-    assert not is_shown(text_of(caught.value))
-
-
 def test_a_password_of_a_proxy_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, f"http://user:{CANARY}@127.0.0.1:9")

@@ -14,7 +14,7 @@ import pytest
 
 import torchdata_remote as tdr
 from tests.servers.scripted import Response, scripted
-from tests.stores.transports import KEYS, by, target
+from tests.stores.transports import by, target
 from tests.support import objects
 from tests.support.objects import warnings_of
 from torchdata_remote.errors import StorageError, TransientStorageError
@@ -51,13 +51,6 @@ def test_an_unknown_host_is_an_error_after_a_few_attempts_that_names_it(transpor
         assert UNKNOWN.partition(":")[0] in str(caught.value)
         assert caught.value.attempts is None or caught.value.attempts <= 8
         assert re.search("Check ", str(caught.value))
-
-
-def test_writing_to_an_unknown_host_is_an_error_too() -> None:
-    """After eight attempts, which take some seconds."""
-    with pytest.raises(StorageError, match=r"No such host|No name server") as caught:
-        objects.write("s3://unknown-host/d/", {**KEYS, "endpoint_url": f"http://{UNKNOWN}"})
-    assert not isinstance(caught.value, TransientStorageError)
 
 
 def test_a_name_server_that_fails_after_the_host_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,3 @@ def documents_of(row: dict[str, Any]) -> list[list[int]]:
         assert row["cu_seqlens"].diff().tolist() == lengths
         assert row["cu_seqlens"][0] == 0
     return parts
-
-
-def same_rows(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two rows are equal, for ``assert_resumes_everywhere``."""
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -154,12 +154,6 @@ def tar_of(files: Files | Iterable[tuple[str, bytes]], *, tar_format: int = tarf
     return buffer.getvalue()
 
 
-def header_places(data: bytes) -> list[tuple[str, int]]:
-    """Name of each member, and where its first header begins, those that extend it included."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        return [(info.name, info.offset) for info in archive]
-
-
 def some_files(num_samples: int, *, num_classes: int = 3, seed: int = 0) -> dict[str, bytes]:
     """Paths ``class-0/00000.txt`` to bytes that differ, sorted by path."""
     made = {}
