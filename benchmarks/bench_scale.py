@@ -24,6 +24,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import torchdata_remote as tdr
 from torchdata_remote.core.checksums import BLOCK_BYTES, Checksums
+from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.formats.manifest import ShardInfo, dump_manifest
 from torchdata_remote.loaders.listings import Listed, packed, unpacked
 from torchdata_remote.loaders.state.state_format import State, make_state
@@ -112,11 +113,11 @@ def shares(manifest: Path, listed: Listed, num_ranks: int) -> list[Figure]:
     num_streams = num_ranks * NUM_WORKERS
     opened = range(0, num_streams, max(1, num_streams // MOST_STREAMS))
     figures = []
-    for name, mode in (("shares", None), ("shares of equalize_ranks", tdr.EqualizeMode.DROP)):
+    for name, mode in (("shares", None), ("shares of equalize_ranks", EqualizeMode.DROP)):
         pipe = split_urls(manifest)
         read = Chain(pipe, 1, len(opened), listed)
 
-        def take(read: Chain = read, mode: tdr.EqualizeMode | None = mode) -> list[list[str]]:
+        def take(read: Chain = read, mode: EqualizeMode | None = mode) -> list[list[str]]:
             envs = (replace(read.env(Share(number, num_streams)), equalize=mode) for number in opened)
             return [list(env.open(read.pipe)) for env in envs]
 

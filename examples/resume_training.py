@@ -91,7 +91,7 @@ def main() -> None:
     print(f"all {options.epochs} epochs: loss {at['loss']:.6f}, digest of the order {at['digest'][:16]}")
 
 
-def make_loader(data: str, num_workers: int) -> tdr.StatefulLoader:
+def make_loader(data: str, num_workers: int) -> tdr.loaders.StatefulLoader:
     """Batches of images (float32, B x 1 x 8 x 8, 0 to 1), labels (int64, B) and keys."""
     pipe = (
         IterableWrapper([f"{data}/index.json"])

@@ -36,7 +36,7 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1), int(sample["cls"])
 
 
-def make_loader(url: str, num_processes: int, num_workers: int) -> tdr.StatefulLoader:
+def make_loader(url: str, num_processes: int, num_workers: int) -> tdr.loaders.StatefulLoader:
     """Batches of this process' share; with ``equalize_ranks`` all processes end an epoch together."""
     urls = tdr.IterableWrapper([f"{url.rstrip('/')}/index.json"]).list_remote().shuffle_shards(seed=0)
     samples = urls.sharding_filter_rank().async_prefetch().shard_tar_reader().equalize_ranks(mode="drop")

@@ -40,7 +40,7 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(sample["npy"]), sample["cls"]
 
 
-def make_loader(url: str, num_workers: int) -> tdr.StatefulLoader:
+def make_loader(url: str, num_workers: int) -> tdr.loaders.StatefulLoader:
     """Batches of 32; each rank has the same number of them."""
     pipe = IterableWrapper([f"{url}/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
     pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=200, seed=0)

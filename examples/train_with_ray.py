@@ -39,7 +39,7 @@ def to_example(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(sample["npy"]), sample["cls"]
 
 
-def make_loader(url: str, num_workers: int) -> tdr.StatefulLoader:
+def make_loader(url: str, num_workers: int) -> tdr.loaders.StatefulLoader:
     """Batches of 32; its state is that of all ranks, of which Ray stores rank 0's."""
     pipe = IterableWrapper([f"{url}/index.json"]).list_remote().shuffle_shards(seed=0).sharding_filter_rank()
     pipe = pipe.shard_tar_reader().equalize_ranks(mode="drop").shuffle_samples(buffer_size=200, seed=0)
@@ -83,7 +83,9 @@ def train(config: dict[str, Any]) -> None:
         save(net, optimizer, loader, at, samples)
 
 
-def save(net: nn.Module, optimizer: torch.optim.Optimizer, loader: tdr.StatefulLoader, at: Any, samples: int) -> None:
+def save(
+    net: nn.Module, optimizer: torch.optim.Optimizer, loader: tdr.loaders.StatefulLoader, at: Any, samples: int
+) -> None:
     """Report a checkpoint; each rank has to do it, and rank 0's is stored."""
     from ray.train import Checkpoint, get_context, report
 

@@ -393,13 +393,13 @@ def test_names_of_columns_and_of_own_members_are_found_in_any_case() -> None:
     """Those of tables and of ``map`` keep their case; the exact name goes first."""
     image = png()
     samples = tdr.IterableWrapper([{"__key__": "1", "Image": image, "Text": b"hi", "text": b"ho", "Tokens": [1, 2]}])
-    assert list(tdr.ToTuple(samples, "IMAGE", "Text", "text")) == [(image, b"hi", b"ho")]
-    (decoded,) = tdr.DecodeSample(samples, {"image": len})
+    assert list(tdr.pipes.ToTuple(samples, "IMAGE", "Text", "text")) == [(image, b"hi", b"ho")]
+    (decoded,) = tdr.pipes.DecodeSample(samples, {"image": len})
     assert decoded["Image"] == len(image)
-    (tensors,) = tdr.DecodeImage(samples, 2, members="IMAGE")
+    (tensors,) = tdr.pipes.DecodeImage(samples, 2, members="IMAGE")
     assert tuple(tensors["Image"].shape) == (3, 2, 2)
     with pytest.raises(errors.LabelError, match="has 'CLS' already"):
-        list(tdr.LabelFromPath(tdr.IterableWrapper([{"__key__": "cat/1", "CLS": 1}]), classes=["cat"]))
+        list(tdr.pipes.LabelFromPath(tdr.IterableWrapper([{"__key__": "cat/1", "CLS": 1}]), classes=["cat"]))
 
 
 def test_two_members_that_differ_in_case_only_are_an_error_that_shows_both(memory_folder: str) -> None:
@@ -415,6 +415,6 @@ def test_two_members_that_differ_in_case_only_are_an_error_that_shows_both(memor
         list(tdr.stream_shards(memory_folder))
     samples = tdr.IterableWrapper([{"__key__": "1", "Text": b"hi", "text": b"ho"}])
     with pytest.raises(errors.SampleError, match="'Text' and 'text'"):
-        list(tdr.ToTuple(samples, "TEXT"))
+        list(tdr.pipes.ToTuple(samples, "TEXT"))
     with pytest.raises(ValueError, match="differ in case only: 'JPG' and 'jpg'"):
-        tdr.DecodeSample(samples, {"JPG": bytes, "jpg": bytes})
+        tdr.pipes.DecodeSample(samples, {"JPG": bytes, "jpg": bytes})

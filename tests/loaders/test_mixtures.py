@@ -103,12 +103,12 @@ def test_a_source_that_was_added_is_in_the_phases_after_it() -> None:
     rest = list(islice(other, 10))
     report = tdr.mix_report(other.state_dict())
     drawn = dict(sorted(Counter(item[0] for item in rest).items()))
-    phases = tdr.MixPhase(0, {"a": 1.0}, {"a": 5}), tdr.MixPhase(5, {"a": 1.0, "b": 1.0}, drawn)
-    assert report == tdr.MixReport(phases, {"a": report.restarts["a"], "b": 0})
+    phases = tdr.loaders.MixPhase(0, {"a": 1.0}, {"a": 5}), tdr.loaders.MixPhase(5, {"a": 1.0, "b": 1.0}, drawn)
+    assert report == tdr.loaders.MixReport(phases, {"a": report.restarts["a"], "b": 0})
 
 
 def test_a_state_that_has_not_begun_has_no_counts_and_one_without_a_mixture_is_an_error() -> None:
-    assert tdr.mix_report(tdr.Resumable(mixture()).state_dict()) == tdr.MixReport((), {})
+    assert tdr.mix_report(tdr.Resumable(mixture()).state_dict()) == tdr.loaders.MixReport((), {})
     with pytest.raises(StateError, match=r"expected the state_dict\(\) of a chain with mix\(\)"):
         tdr.mix_report(tdr.Resumable(source("a")).state_dict())
 

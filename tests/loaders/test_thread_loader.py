@@ -192,7 +192,7 @@ def test_threads_are_as_many_as_the_processors_of_the_rank(monkeypatch: pytest.M
     assert loader_of(4).num_threads == 1
     assert loader_of(4, num_threads=0).num_threads == 0
     with pytest.raises(ValueError, match="num_workers must be 0"):
-        tdr.ThreadLoader(tdr.Resumable(Numbers(4)), num_workers=2)
+        tdr.loaders.ThreadLoader(tdr.Resumable(Numbers(4)), num_workers=2)
 
 
 def named(number: int) -> str:

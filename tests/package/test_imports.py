@@ -66,7 +66,7 @@ tdr = importlib.reload(tdr)
 purge()
 import torchdata_remote as tdr
 from torch.utils.data.datapipes.iter import IterableWrapper
-assert type(IterableWrapper(["memory://a/"]).list_remote()) is tdr.ListRemote
+assert type(IterableWrapper(["memory://a/"]).list_remote()) is tdr.pipes.ListRemote
 print(json.dumps("done"))
 """
     assert printed(start(program)) == "done"
@@ -80,12 +80,12 @@ def test_a_second_import_after_use_takes_the_place_of_the_first(forget: bool, af
 import importlib, json, sys
 {PURGE}
 import torchdata_remote as tdr
-first = tdr.ShuffleShards
+first = tdr.pipes.ShuffleShards
 tdr.IterableWrapper(["memory://a/"]).list_remote()
 {again}
 found = tdr.IterableWrapper(["memory://a/"]).shuffle_shards()
-of_names = type(found) is tdr.ShuffleShards
-print(json.dumps([first is tdr.ShuffleShards, of_names]))
+of_names = type(found) is tdr.pipes.ShuffleShards
+print(json.dumps([first is tdr.pipes.ShuffleShards, of_names]))
 """
     assert told(after_torch, program) == [not forget, True]
 
@@ -165,9 +165,9 @@ with warnings.catch_warnings(record=True) as caught:
     with tdr.ShardWriter("memory://taken/{{shard}}.tar") as writer:
         writer.write({{"__key__": "a", "cls": 1}})
     ours = list(tdr.stream_shards("memory://taken/").decode_sample().to_tuple("__key__", "cls"))
-    assert tdr.stream_shards("memory://taken/").to_tuple.__doc__ == tdr.ToTuple.__doc__
+    assert tdr.stream_shards("memory://taken/").to_tuple.__doc__ == tdr.pipes.ToTuple.__doc__
     theirs = list(tdr.IterableWrapper([[1, 2]]).to_tuple())
-    same = list(tdr.ToTuple(tdr.IterableWrapper([{{"cls": 1}}]), "cls"))
+    same = list(tdr.pipes.ToTuple(tdr.IterableWrapper([{{"cls": 1}}]), "cls"))
     listed = list(tdr.IterableWrapper(["memory://taken/"]).list_remote())
 print(json.dumps([ours, theirs, same, listed, [str(warning.message) for warning in caught]]))
 """

@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from tests.support.photographs import encoded, photograph
-from torchdata_remote import DecodeImage, DecodeSample, IterableWrapper
+from torchdata_remote import IterableWrapper
 from torchdata_remote.errors import DecodeError
+from torchdata_remote.pipes import DecodeImage, DecodeSample
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Largest and mean absolute difference to Pillow's values of 0 to 255; documented in docs/tasks/images.md

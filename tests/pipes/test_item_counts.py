@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.support.counted_items import Counted
-from torchdata_remote import FlatMap, Resumable, Skip, Take, World, mix
+from torchdata_remote import Resumable, World, mix
+from torchdata_remote.pipes import FlatMap, Skip, Take
 
 
 def shuffled(num_items: int = 20, world: World | None = None) -> Any:

@@ -18,15 +18,13 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_remote import (
     IterDataPipe,
-    Mixed,
     Resumable,
-    ShardingFilterRank,
     ShardWriter,
-    Stop,
     World,
     mix,
 )
 from torchdata_remote.errors import EmptyShareError, StateError
+from torchdata_remote.pipes import Mixed, ShardingFilterRank, Stop
 from torchdata_remote.testing import all_worlds
 
 SIZES = {"a": 40, "b": 25, "c": 30, "d": 10}

@@ -19,8 +19,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.memory_objects import put
-from torchdata_remote import LabelFromPath, ToTuple, labels
+from torchdata_remote import labels
 from torchdata_remote.errors import DecodeError, LabelError, MissingMemberError, ObjectNotFoundError, SampleError
+from torchdata_remote.pipes import LabelFromPath, ToTuple
 from torchdata_remote.testing import write_small_shards
 
 Sample = dict[str, Any]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tests.support.counted_items import Counted
 from tests.support.packed_rows import documents_of
-from torchdata_remote import Bucket, IterableWrapper, Pack, Resumable, World
+from torchdata_remote import IterableWrapper, Resumable, World
 from torchdata_remote.errors import MissingMemberError, SampleError
+from torchdata_remote.pipes import Bucket, Pack
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=25)
 

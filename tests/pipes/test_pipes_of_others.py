@@ -145,8 +145,8 @@ class Paired(IterDataPipe[Any]):
 def test_passes_at_once_over_what_torch_shares_among_pipes_are_an_error() -> None:
     """The branches of a ``fork`` take from one buffer, which is not copied."""
     one, other = IterableWrapper(range(6)).sharding_filter_rank().fork(2)
-    pipe = tdr.Take(one, 6)
-    assert list(zip(pipe, tdr.Take(other, 6), strict=True)) == [(number, number) for number in range(6)]
+    pipe = tdr.pipes.Take(one, 6)
+    assert list(zip(pipe, tdr.pipes.Take(other, 6), strict=True)) == [(number, number) for number in range(6)]
     assert list(pipe) == list(range(6))
     with pytest.raises(RuntimeError, match="invalidated"):
         list(zip(pipe, pipe, strict=True))
@@ -161,7 +161,7 @@ def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
     before = set(threading.enumerate())
     chain = urls(folder).async_prefetch(max_in_flight=2)
     with pytest.raises(LookupError) as caught:
-        list(tdr.ParallelMap(Paired(chain), fail, num_threads=0))
+        list(tdr.pipes.ParallelMap(Paired(chain), fail, num_threads=0))
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
         assert not thread.is_alive(), thread.name
@@ -170,7 +170,7 @@ def test_requests_above_a_users_pipe_end_with_its_pass(folder: Path) -> None:
 
 def test_a_users_pipe_with_a_state_resumes_and_is_told_the_epoch() -> None:
     def chain() -> Any:
-        return tdr.ShuffleSamples(Numbered(shuffled()), buffer_size=4)
+        return tdr.pipes.ShuffleSamples(Numbered(shuffled()), buffer_size=4)
 
     assert_resumes_everywhere(chain)
     data = tdr.Resumable(chain())

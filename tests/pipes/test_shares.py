@@ -21,15 +21,14 @@ from torch.utils.data.graph_settings import apply_sharding
 from tests.servers.files_over_http import files_over_http
 from tests.support.requested_bytes import requested_bytes
 from torchdata_remote import (
-    EqualizeRanks,
     IterableWrapper,
     Resumable,
-    ShardingFilterRank,
     ShardWriter,
     World,
     skip_with_warning,
 )
 from torchdata_remote.errors import EmptyShareError, ManifestError, RemoteDataError, SampleError
+from torchdata_remote.pipes import EqualizeRanks, ShardingFilterRank
 from torchdata_remote.testing import FaultyStore, all_worlds
 
 RANKS = WORKERS = st.integers(1, 4)

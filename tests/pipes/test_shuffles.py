@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterDataPipe
 
 import torchdata_remote as tdr
-from torchdata_remote import IterableWrapper, ShuffleSamples, ShuffleShards
+from torchdata_remote import IterableWrapper
+from torchdata_remote.pipes import ShuffleSamples, ShuffleShards
 
 URLS = [f"memory://photos/{number}.tar" for number in range(12)]
 SIZES, BUFFERS = st.integers(0, 60), st.integers(1, 70)

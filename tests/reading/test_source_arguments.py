@@ -49,4 +49,4 @@ def test_paths_are_urls(tmp_path: Path) -> None:
 def test_other_iterables_are_sources_still() -> None:
     urls = ["memory://a/1", "memory://a/2"]
     for source in (IterableWrapper(urls), IterableWrapper(tuple(urls)), IterableWrapper(iter(urls), deepcopy=False)):
-        assert list(tdr.ShardingFilterRank(source, world=tdr.World(0, 1))) == urls
+        assert list(tdr.pipes.ShardingFilterRank(source, world=tdr.World(0, 1))) == urls

@@ -119,7 +119,7 @@ class Wire:
     def open(self, *urls: str, **options: Any) -> Iterator[tuple[str, Any]]:
         """Streams of objects, read by one request at a time and in one part, by default."""
         chosen = {"max_in_flight": 1, "part_bytes": 1 << 20, "retry": AT_ONCE, "storage_options": self.storage_options}
-        yield from tdr.AsyncPrefetch(tdr.IterableWrapper(list(urls)), **{**chosen, **options})
+        yield from tdr.pipes.AsyncPrefetch(tdr.IterableWrapper(list(urls)), **{**chosen, **options})
 
     def read(self, url: str, **options: Any) -> bytes:
         """The bytes of an object."""

@@ -256,7 +256,7 @@ def test_a_killed_training_goes_on_in_other_worlds_with_each_sample_exactly_once
 # A worker that is killed
 
 
-def make_loader(manifest: str) -> tdr.StatefulLoader:
+def make_loader(manifest: str) -> tdr.loaders.StatefulLoader:
     pipe = tdr.IterableWrapper([manifest]).list_remote().shuffle_shards(seed=3).sharding_filter_rank()
     samples = pipe.shard_tar_reader(interleave=2).shuffle_samples(buffer_size=4, seed=3).to_tuple("__key__")
     return tdr.stateful_loader(samples, batch_size=4, num_workers=2, num_streams=4)

@@ -56,7 +56,7 @@ def test_what_the_writer_accepts_the_reader_returns(samples: list[dict[str, Any]
         assert place.files() == {}
         return
     writer.close()
-    read = tdr.ShardTarReader(tdr.IterableWrapper([shard.url for shard in writer.shards]))
+    read = tdr.pipes.ShardTarReader(tdr.IterableWrapper([shard.url for shard in writer.shards]))
     assert bare(read) == accepted
 
 

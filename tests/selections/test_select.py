@@ -109,7 +109,7 @@ def test_the_order_is_that_of_the_shards_and_a_key_may_be_in_several(samples: di
 
 
 def test_a_function_selects_by_key_shard_and_sizes(samples: dict[str, Any]) -> None:
-    def is_wanted(sample: tdr.IndexedSample) -> bool:
+    def is_wanted(sample: tdr.pipes.IndexedSample) -> bool:
         assert sample.members == {name: len(samples[sample.key][name]) for name in ("cls", "txt")}
         assert sample.url == samples[sample.key]["__url__"]
         return sample.members["txt"] > 40 and not sample.key.startswith("3/")

@@ -197,7 +197,7 @@ def read_keys(tar: bytes, keys: bytes | None, *, wanted: Any = None, **known: An
         url = tdr.RemoteUrl(f"{store.url}0.tar", len(tar), store.etag("0.tar"), **known)
         found: list[str] = []
 
-        def is_wanted(sample: tdr.IndexedSample) -> bool:
+        def is_wanted(sample: tdr.pipes.IndexedSample) -> bool:
             found.append(sample.key)
             return sample.key != "no"
 

@@ -54,7 +54,7 @@ class Stream(io.BytesIO):
 def reader(data: bytes, form: str = "tar", *, cuts: Iterable[int] = (), **options: Any) -> Any:
     """The pipe that reads an archive, in the pieces between some cuts."""
     source = tdr.IterableWrapper([(URL, Stream(data, cuts))], deepcopy=False)
-    return (tdr.ShardTarReader if form == "tar" else tdr.ShardZipReader)(source, **options)
+    return (tdr.pipes.ShardTarReader if form == "tar" else tdr.pipes.ShardZipReader)(source, **options)
 
 
 def bare(samples: Iterable[Sample]) -> list[Sample]:
@@ -92,7 +92,7 @@ def outcomes(
     def keep(error: ShardReadError) -> None:
         errors[str(error.url)] = error
 
-    kind = tdr.ShardTarReader if form == "tar" else tdr.ShardZipReader
+    kind = tdr.pipes.ShardTarReader if form == "tar" else tdr.pipes.ShardZipReader
     pipe = kind(tdr.IterableWrapper(streams(), deepcopy=False), on_bad_shard=keep, **options)
     found: list[Sample] = []
     num_told = 0

@@ -65,7 +65,7 @@ class ScriptedStore:
     ) -> Iterator[tuple[str, Any]]:
         """Name and stream of each object, by ``async_prefetch``; small limits and repetitions at once by default."""
         source = tdr.IterableWrapper(self.urls(listed=listed) if urls is None else urls, deepcopy=False)
-        pipe = tdr.AsyncPrefetch(source, **{"max_in_flight": 4, "part_bytes": 10, "retry": AT_ONCE, **options})
+        pipe = tdr.pipes.AsyncPrefetch(source, **{"max_in_flight": 4, "part_bytes": 10, "retry": AT_ONCE, **options})
         for url, stream in pipe:
             yield url.removeprefix(self.url), stream
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_remote import ShardTarReader, World
+from torchdata_remote import World
+from torchdata_remote.pipes import ShardTarReader
 from torchdata_remote.testing import all_worlds, write_small_shards
 
 

@@ -26,7 +26,7 @@ def hf() -> Any:
     return importlib.import_module("tests.trainers.hugging_face_program")
 
 
-def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[Any, tdr.StatefulLoader]:
+def prepared(dataset: Path, *, batch_size: int = 16, **options: Any) -> tuple[Any, tdr.loaders.StatefulLoader]:
     """An accelerator of this process, and a loader that it has prepared."""
     accelerator = hf().Accelerator(cpu=True, **options)
     loader = loader_of("stateful_loader(pipe)", dataset, batch_size=batch_size, num_workers=0)

@@ -36,6 +36,7 @@ from torchdata_remote.errors import (
     StorageError,
     UrlError,
 )
+from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.testing import Faults, FaultyStore
 
 Sample = dict[str, Any]
@@ -131,7 +132,7 @@ def test_compressed_shards_hold_what_plain_ones_do_and_limits_count_bytes_of_the
         name: unpacked(name, data) for name, data in files.items() if name != "index.json"
     }
     found = tdr.IterableWrapper([f"{to.url}"]).list_remote(pattern=f"*{ending}")
-    assert without_url(tdr.ShardTarReader(found)) == samples
+    assert without_url(tdr.pipes.ShardTarReader(found)) == samples
 
 
 def test_the_bytes_of_shards_are_those_of_earlier_releases() -> None:
@@ -186,7 +187,7 @@ def test_names_that_begin_with_underscores_are_not_written() -> None:
 
 def test_each_finished_shard_is_returned_once_by_write_or_close(folder: Place) -> None:
     writer = tdr.ShardWriter(f"{folder.url}{{shard}}.tar", max_shard_samples=2)
-    returned: list[tdr.ShardInfo] = []
+    returned: list[ShardInfo] = []
     for number, sample in enumerate(numbered(9)):
         shard = writer.write(sample)
         if shard is not None:

@@ -219,6 +219,13 @@ class ObjectStream(io.BufferedIOBase):
         self._fill()
         return bytes(self._take(len(self._view) if size < 0 else size))
 
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        if size is not None and 0 <= size < len(line):  # where pieces are short, Python passes over its limit
+            self._view = memoryview(line[size:] + bytes(self._view))
+            self._position -= len(line) - size
+        return line if size is None or size < 0 else line[:size]
+
     def peek(self, size: int = 0, /) -> bytes:
         """Return the next bytes without advancing."""
         self._fill()

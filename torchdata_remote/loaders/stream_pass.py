@@ -29,7 +29,7 @@ _INSTEAD = {
     "FlatMapper": "flat_map()",
     "ShuffledFlatMapper": "flat_map(), and shuffle_samples()",
     "Cycler": "repeat_epochs()",
-    "Repeater": "flat_map() with a function that returns [item] * times; torchdata_remote.RepeatEpochs repeats passes",
+    "Repeater": "flat_map() with a function that returns [item] * times; pipes.RepeatEpochs repeats passes",
     "Header": "take()",
     "BucketBatcher": "bucket()",
     "MaxTokenBucketizer": "bucket(max_tokens=...)",

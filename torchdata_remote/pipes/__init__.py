@@ -1,5 +1,6 @@
 """Pipes: what is read, as a chain of descriptions; importing this package registers their functional names."""
 
+from ..fetch.selections.selection import IndexedSample
 from .batching import Bucket, Pack
 from .chain import show
 from .counts import FlatMap, RepeatEpochs, Skip, Take
@@ -31,6 +32,7 @@ __all__ = [
     "EqualizeRanks",
     "FileReader",
     "FlatMap",
+    "IndexedSample",
     "IterDataPipe",
     "IterableWrapper",
     "LabelFromPath",
