@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .fetch.listing.patterns import escape_url
     from .fetch.selections.snapshots import Snapshot, write_snapshot
     from .formats import decoders, encoders, labels
-    from .formats.error_policy import accept_missing_end, raise_error, skip_with_warning
+    from .formats.error_policy import Skipped, accept_missing_end, raise_error, skip_with_warning
+    from .formats.manifest import ShardInfo
     from .inspection.training_stats import RecordedStats
     from .loaders import (
         PrefetchingLoader,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         stream_shards,
         stream_tables,
     )
-    from .service.transfer import pull, push
+    from .service.transfer import TransferProgress, Transferred, pull, push
     from .sharding import index_shards, shard_dataset
     from .writing import ShardWriter
 
@@ -60,10 +61,14 @@ __all__ = [
     "RemoteUrl",
     "Resumable",
     "RetryPolicy",
+    "ShardInfo",
     "ShardWriter",
     "ShardedDataset",
+    "Skipped",
     "Snapshot",
     "StorageOptions",
+    "TransferProgress",
+    "Transferred",
     "World",
     "accept_missing_end",
     "decoders",
@@ -109,13 +114,14 @@ _HOMES = {
     ".datasets": "RemoteFiles RemoteImageFolder ShardedDataset",
     ".fetch.listing.patterns": "escape_url",
     ".fetch.selections.snapshots": "Snapshot write_snapshot",
-    ".formats.error_policy": "accept_missing_end raise_error skip_with_warning",
+    ".formats.error_policy": "Skipped accept_missing_end raise_error skip_with_warning",
+    ".formats.manifest": "ShardInfo",
     ".inspection.training_stats": "RecordedStats",
     ".loaders": (
         "PrefetchingLoader Resumable merge_node_states merge_states mix_report stateful_loader thread_loader to_node"
     ),
     ".pipes": "IterDataPipe IterableWrapper join mix show stream_files stream_lines stream_shards stream_tables",
-    ".service.transfer": "pull push",
+    ".service.transfer": "TransferProgress Transferred pull push",
     ".sharding": "index_shards shard_dataset",
     ".writing": "ShardWriter",
 }

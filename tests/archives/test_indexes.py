@@ -130,17 +130,15 @@ def test_a_part_needs_the_checksum_of_the_index_in_the_manifest() -> None:
 
 def test_an_index_that_differs_from_its_checksum_is_refused(memory_folder: str) -> None:
     """Though it would lead to whole members."""
-    written = write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
+    write_small_shards(memory_folder, num_shards=2, samples_per_shard=6)
     place = Place(f"{memory_folder}/")
     index = offsets_of(place.files()["000001.tar.idx"])
     place.put({"000001.tar.idx": dumped([index[0], index[1] + 1024, *index[2:]])})
     refused = rf"000001\.tar\.idx has the CRC-32 [0-9a-f]{{8}}, and the shard's manifest has [0-9a-f]{{8}}.*{REMEDY}"
     with pytest.raises(ManifestError, match=refused):
         part(place, 2)
-    dataset = tdr.ShardedDataset(memory_folder)
-    assert dataset[0] == written[0]
     with pytest.raises(ManifestError, match=refused):
-        dataset[7]
+        tdr.ShardedDataset(memory_folder)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

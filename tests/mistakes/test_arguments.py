@@ -18,13 +18,13 @@ from .mistake import SHARDS
 
 # What users get, hand on or name, rather than call
 NOT_CALLED = {
-    "Backend", "EqualizeMode", "IndexedSample", "IterDataPipe", "IterableWrapper", "MixPhase", "MixReport", "Mixed",
-    "RemoteUrl", "SeenRequest", "ShardInfo", "Skipped", "Snapshot", "Stats", "Stop", "TransferProgress", "Transferred",
-    "accept_missing_end", "raise_error", "skip_with_warning",
+    "Backend", "DataPipe", "EqualizeMode", "Env", "Pass", "IndexedSample", "IterDataPipe", "IterableWrapper",
+    "MixPhase", "MixReport", "Mixed", "RemoteUrl", "SeenRequest", "ShardInfo", "Skipped", "Snapshot", "Stats",
+    "Stop", "TransferProgress", "Transferred", "accept_missing_end", "raise_error", "skip_with_warning",
 }  # fmt: skip
 FUNCTIONS = {
     name: getattr(module, name)
-    for module in (tdr, testing)
+    for module in (tdr, tdr.pipes, testing)
     for name in module.__all__
     if name not in NOT_CALLED and callable(getattr(module, name))
 }

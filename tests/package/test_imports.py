@@ -129,7 +129,7 @@ print(json.dumps([errors, parts]))
 def test_threads_may_use_the_package_for_the_first_time_at_once() -> None:
     """torch is imported wholly, by itself, before a part of it: of two half imports neither succeeds."""
     rounds = (
-        "stream_shards RemoteImageFolder StatefulLoader testing mix list_remote",
+        "stream_shards RemoteImageFolder stateful_loader testing mix list_remote",
         "torch stream_shards RemoteFiles Resumable ShardWriter RecordedStats",
     )
     processes = [start(IN_THREADS, *names.split()) for names in rounds]

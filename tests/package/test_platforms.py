@@ -64,7 +64,7 @@ def test_cache_works_or_names_the_missing_file_locks(report: Any, platform: str,
 
 
 def test_modules_that_windows_lacks_are_not_imported(report: Any, platform: str) -> None:
-    """The package works without these modules; pull reports that it needs POSIX descriptors."""
+    """The package works without these modules; pull reports that it needs flock."""
     if platform == "windows":
         assert report["modules"] == []
-        assert "pull needs POSIX file descriptors, which Windows lacks" in report["pull"]
+        assert "pull needs flock, which Windows lacks" in report["pull"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,7 +167,7 @@ def locked(lock: Any) -> Callable[[Any], Any]:
         ),
         ("ToTuple", lambda: DataLoader(chain().map(locked(LOCK)).to_tuple("txt"), **WORKERS)),
         ("LoaderCollate", lambda: tdr.stateful_loader(chain(), collate_fn=locked(LOCK), **WORKERS)),
-        ("SentFunction", lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS)),
+        ("LoaderCollate", lambda: tdr.PrefetchingLoader(files(), collate_fn=partial(unchanged, LOCK), **WORKERS)),
     ],
 )
 def test_what_does_not_pickle_is_an_error_before_it_is_sent(what: str, start: Callable[[], Any]) -> None:
@@ -220,16 +218,3 @@ def test_workers_do_not_start_to_read_the_memory_of_this_process(reader: str, sp
 def test_forked_workers_read_the_memory_of_their_parent() -> None:
     loader = DataLoader(tdr.stream_shards(in_memory()), batch_size=None, num_workers=1, multiprocessing_context="fork")
     assert [sample["txt"] for sample in loader] == [b"abc"]
-
-
-def test_an_executor_of_processes_does_not_write_shards_into_memory_that_ends_with_them(tmp_path: Path) -> None:
-    (tmp_path / "0.txt").write_text("abc")
-    write = partial(tdr.shard_dataset, str(tmp_path), "memory://lost/{shard}.tar", overwrite=True)
-    with (
-        ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as processes,
-        pytest.raises(ValueError, match="memory:// exists in one process only"),
-    ):
-        write(executor=processes)
-    with ThreadPoolExecutor(1) as threads:
-        assert [shard.num_samples for shard in write(executor=threads)] == [1]
-    assert len(list(tdr.stream_shards("memory://lost/"))) == 1

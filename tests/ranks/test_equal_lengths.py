@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import torchdata_remote as tdr
 from tests.support.archive_bytes import pack_tar
 from tests.support.shard_places import Place
-from torchdata_remote.core.partition import EqualizeMode
 from torchdata_remote.errors import EmptyShareError, SampleError
 from torchdata_remote.testing import all_worlds, write_small_shards
 
@@ -106,7 +105,6 @@ def test_nothing_is_dropped_or_repeated_where_the_slots_divide_the_samples(facto
 def test_other_modes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"mode.*halve"):
         chain([3], "halve", None)
-    assert list(chain([3], EqualizeMode.DROP, tdr.World(0, 2))) == list(chain([3], "drop", tdr.World(0, 2)))
 
 
 def test_fewer_samples_than_slots_are_refused_where_samples_are_dropped() -> None:

@@ -34,7 +34,6 @@ from torchdata_remote.errors import (
     TransientStorageError,
     UrlError,
 )
-from torchdata_remote.service.transfer import TransferProgress, Transferred
 
 BATCH = "?unpack=1"
 MEDIUM = random.Random(1).randbytes((1 << 20) + 1)  # sent by itself, not in a batch
@@ -89,7 +88,7 @@ def test_a_tree_survives_push_and_pull_and_only_changes_are_copied(
     folder = tmp_path_factory.mktemp("tree")
     url, source, target = f"datasets://{served}/{folder.name}", folder / "source", folder / "target"
     write_tree(source, tree)
-    copies: list[Callable[[], Transferred]] = [lambda: push(source, url), lambda: pull(url, target)]
+    copies: list[Callable[[], tdr.Transferred]] = [lambda: push(source, url), lambda: pull(url, target)]
     for copy in copies:
         done, again = copy(), copy()
         assert (counts(done), done.num_bytes) == ((len(tree), 0, 0, 0), sum(map(len, tree.values())))
@@ -384,10 +383,10 @@ def test_progress_grows_to_the_total(url: str, tmp_path: Path) -> None:
     write_tree(tmp_path / "s", TREE)
     total = sum(map(len, TREE.values()))
     for copy in (push, pull, pull):
-        reports: list[TransferProgress] = []
+        reports: list[tdr.TransferProgress] = []
         source, target = (tmp_path / "s", url) if copy is push else (url, tmp_path / "t")
         copy(source, target, on_progress=reports.append)  # type: ignore[arg-type]
-        assert reports[-1] == TransferProgress(4, 4, total, total)
+        assert reports[-1] == tdr.TransferProgress(4, 4, total, total)
         assert all(one.total_bytes in (0, total) and one.num_bytes <= total for one in reports)
         assert [now.num_bytes for now in reports] == sorted(now.num_bytes for now in reports)
         assert reports[0].num_files == 0

@@ -19,7 +19,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 import torchdata_remote as tdr
-from torchdata_remote.service.transfer import Transferred
 
 Tree = dict[str, bytes]
 QUICK: dict[str, Any] = {"retry": tdr.RetryPolicy(deadline_s=60, first_wait_s=0.01), "max_in_flight": 3}
@@ -55,16 +54,16 @@ def read_tree(folder: Path) -> Tree:
     }
 
 
-def counts(done: Transferred) -> tuple[int, int, int, int]:
+def counts(done: tdr.Transferred) -> tuple[int, int, int, int]:
     """Files copied, unchanged, removed, foreign."""
     return done.num_files, done.num_unchanged, done.num_removed, done.num_foreign
 
 
-def push(folder: Path, url: str, **options: Any) -> Transferred:
+def push(folder: Path, url: str, **options: Any) -> tdr.Transferred:
     return tdr.push(folder, url, **{**QUICK, **options})
 
 
-def pull(url: str, folder: Path, **options: Any) -> Transferred:
+def pull(url: str, folder: Path, **options: Any) -> tdr.Transferred:
     return tdr.pull(url, folder, **{**QUICK, **options})
 
 

@@ -18,7 +18,6 @@ import numpy as np
 
 import torchdata_remote as tdr
 from tests.support.shard_places import Place
-from torchdata_remote.formats.manifest import ShardInfo
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -28,7 +27,7 @@ else:
 Told = list[tuple[str, int, int, str]]
 
 
-def shard(source: Any, to: Place, *, ending: str = ".tar", **given: Any) -> list[ShardInfo]:
+def shard(source: Any, to: Place, *, ending: str = ".tar", **given: Any) -> list[tdr.ShardInfo]:
     """Shards of a source, written quietly."""
     return tdr.shard_dataset(source, to.template(ending), **{"storage_options": to.options, "progress": False, **given})
 
@@ -45,7 +44,7 @@ def unpacked(name: str, data: bytes) -> bytes:
     return gzip.decompress(data) if name.endswith("gz") else data
 
 
-def told(shards: Iterable[ShardInfo]) -> Told:
+def told(shards: Iterable[tdr.ShardInfo]) -> Told:
     """What the package says of shards: base name, samples, bytes and MD5."""
     return [(info.url.rpartition("/")[2], info.num_samples, info.num_bytes, info.md5) for info in shards]
 

@@ -25,7 +25,6 @@ from tests.support.shard_places import Place, memory_place, some_files, tar_of
 from tests.support.written import check_beside, listed, read, shard, told, with_beside, without_url
 from torchdata_remote import labels
 from torchdata_remote.errors import EmptyListingError, ObjectExistsError, ShardReadError
-from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.testing import write_small_shards
 
 KEYS = st.text("abcé01", min_size=1, max_size=4) | st.just("n" * 120) | st.just("p" * 160 + "/é")
@@ -63,7 +62,7 @@ def test_it_writes_what_the_writer_of_the_shards_has_written(
         for sample in samples:
             writer.write(sample)
     theirs.put(tars_of(ours))
-    reported: list[ShardInfo] = []
+    reported: list[tdr.ShardInfo] = []
     shards = tdr.index_shards(theirs.url, on_shard=reported.append)
     assert theirs.files() == ours.files()
     assert shards == reported
@@ -177,7 +176,7 @@ def test_names_that_are_no_samples_take_no_part() -> None:
 def test_a_manifest_is_refused_before_anything_is_read() -> None:
     place = memory_place()
     place.put({"0.tar": b"not read, else this were an error", "index.json": b"{}"})
-    before, reported = place.files(), list[ShardInfo]()
+    before, reported = place.files(), list[tdr.ShardInfo]()
     with pytest.raises(ObjectExistsError, match=r"index\.json exists already.*--overwrite") as caught:
         tdr.index_shards(place.url, on_shard=reported.append)
     assert isinstance(caught.value, FileExistsError)
@@ -235,7 +234,7 @@ def test_a_folder_without_shards_is_an_error() -> None:
 
 
 def test_shards_are_in_the_order_of_their_names() -> None:
-    place, reported = memory_place(), list[ShardInfo]()
+    place, reported = memory_place(), list[tdr.ShardInfo]()
     place.put(dict.fromkeys(("10.tar", "9.tar", "2.tar"), SOUND))
     shards = tdr.index_shards(place.url, on_shard=reported.append)
     assert [name for name, *_ in listed(place)] == ["10.tar", "2.tar", "9.tar"]

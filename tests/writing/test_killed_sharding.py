@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
 from tests.support.killed_jobs import Done, Jobs, running_jobs
 from tests.support.shard_places import Place, memory_place, some_files, tar_of
 from tests.support.written import shard
 from torchdata_remote.errors import RemoteDataError, ShardWriteError
-from torchdata_remote.formats.labels import parent_directory
 
 FILES = some_files(17)
 LIMIT = 4  # samples in a shard
@@ -318,7 +318,7 @@ def test_a_job_of_another_plan_is_refused_while_one_runs_and_the_same_one_takes_
         with pytest.raises(ShardWriteError, match="unfinished job"):
             shard(case.source, place, seed=5)
         assert place.files() == before
-        assert shard(case.source, place, provenance=True, labels=parent_directory(), max_shard_samples=LIMIT)
+        assert shard(case.source, place, provenance=True, labels=tdr.labels.parent_directory(), max_shard_samples=LIMIT)
         assert place.files() == case.expected
         os.kill(pid, signal.SIGCONT)
         assert "ObjectExistsError" in (case.jobs.wait().error or "")

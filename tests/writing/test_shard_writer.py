@@ -36,7 +36,6 @@ from torchdata_remote.errors import (
     StorageError,
     UrlError,
 )
-from torchdata_remote.formats.manifest import ShardInfo
 from torchdata_remote.testing import Faults, FaultyStore
 
 Sample = dict[str, Any]
@@ -187,7 +186,7 @@ def test_names_that_begin_with_underscores_are_not_written() -> None:
 
 def test_each_finished_shard_is_returned_once_by_write_or_close(folder: Place) -> None:
     writer = tdr.ShardWriter(f"{folder.url}{{shard}}.tar", max_shard_samples=2)
-    returned: list[ShardInfo] = []
+    returned: list[tdr.ShardInfo] = []
     for number, sample in enumerate(numbered(9)):
         shard = writer.write(sample)
         if shard is not None:
