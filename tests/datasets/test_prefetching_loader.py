@@ -463,3 +463,24 @@ def test_another_order_than_that_of_the_state_is_refused_before_the_first_item(
     with pytest.raises(StateError, match=message):
         list(loaded(loader, begun.state_dict()))
     assert not dataset.read
+
+
+@pytest.mark.filterwarnings("ignore:Ranks have different numbers")
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (4, 3), (3, 5), (2, 2)])
+@pytest.mark.parametrize("num_steps", [0, 3, None])
+def test_a_job_that_goes_on_with_other_ranks_leaves_out_few_items_then_and_later(
+    before: int, after: int, num_steps: int | None
+) -> None:
+    """In the epoch that is resumed less than a batch for each stream, and what equal ranks need in those after it."""
+    first = loaders(120, before, shuffle=True)
+    seen = items(first, num_steps) if num_steps != 0 else []
+    state = merged(first)
+    ranks = loaders(120, after, shuffle=True)
+    for rank in ranks:
+        rank.load_state_dict(state)
+    if num_steps is not None:
+        rest = items(ranks)
+        assert len({*seen, *rest}) == len(seen) + len(rest) > 120 - 2 * 4 * max(before, after)
+    for _ in range(2):
+        later = items(ranks)
+        assert len(set(later)) == len(later) > 120 - 2 * after

@@ -92,7 +92,7 @@ def test_rows_of_a_table_are_samples_and_resume_anywhere() -> None:
         return tdr.stream_lines(url, shuffle="shards", seed=1).to_tuple("name", "remark", "__key__")
 
     assert sorted(row[:2] for row in chain()) == [
-        *((f"{number}", f'a "b",\nc\n{number}') for number in range(9)),
+        *((f"{number}", f'a "b",\nc\r\n{number}') for number in range(9)),
         ("x", "y"),
     ]
     assert_resumes_everywhere(chain, num_streams=2)
@@ -107,9 +107,9 @@ def test_the_member_is_json_or_txt_or_what_is_asked_for() -> None:
         {"txt": ""},
     ]
     assert [sample["__key__"].partition("/")[2] for sample in samples] == [
-        "a/000000000000",
-        "b.log/000000000000",
-        "b.log/000000000004",
+        "a.jsonl/000000000000",
+        "b.log.txt/000000000000",
+        "b.log.txt/000000000004",
     ]
     assert [sample["md"] for sample in tdr.stream_lines(f"{url}README.md", member="md")] == [b"no text of the data set"]
 
@@ -150,7 +150,7 @@ def test_damaged_files_are_errors_that_a_policy_may_skip(name: str, data: bytes,
         list(tdr.stream_lines(url, shuffle=False))
     skipped: list[ShardReadError] = []
     pipe = tdr.stream_lines(url, shuffle=False, on_bad_shard=skipped.append)
-    assert [sample["txt"] for sample in pipe][-1] == b"good"
+    assert list(pipe)[-1]["txt"] == b"good"
     assert len(skipped) == 1
 
 
@@ -173,3 +173,32 @@ def test_tables_have_a_short_form() -> None:
     found = [cls for (cls,) in chain()]
     assert sorted(found) == list(range(25)) != found
     assert_resumes_everywhere(chain, num_streams=2)
+
+
+def test_lines_before_a_fault_are_handed_out_and_its_place_is_right() -> None:
+    rows = b"".join(b"%d,x\n" % number for number in range(900))
+    files = {
+        "a.csv": b"n,t\n" + rows + b"1\n" + rows,
+        "b.txt": b"short\n" * 900 + b"y" * 5_000 + b"\nshort\n",
+    }
+    url = stored(files)
+    found: list[ShardReadError] = []
+    pipe = tdr.stream_lines(url, shuffle=False, max_line_bytes=1_000, on_bad_shard=found.append)
+    assert len(list(pipe)) == 1_800
+    assert [str(error).partition(": ")[2].partition(",")[0] for error in found] == [
+        "row 900 has 1 columns",
+        "the line at byte 5",
+    ]
+    assert "byte 5,400 is longer" in str(found[1])
+
+
+def test_long_fields_blank_lines_and_files_of_one_name_are_read() -> None:
+    files = {
+        "a.csv": b"n,t\r\n1," + b"x" * 200_000 + b"\r\n",
+        "a.jsonl": b'{"n": 1}\r\n\r\n{"n": 2}\r\n',
+        "a.txt": b"one",
+    }
+    samples = list(tdr.stream_lines(stored(files), shuffle=False).decode_sample())
+    assert len(samples[0]["t"]) == 200_000
+    assert [sample["json"] for sample in samples[1:3]] == [{"n": 1}, {"n": 2}]
+    assert len({sample["__key__"] for sample in samples}) == 4

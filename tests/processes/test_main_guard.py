@@ -41,20 +41,25 @@ def test_a_script_without_the_guard_starts_no_process_and_is_told_where_it_belon
     assert len(done.stderr.splitlines()) <= 40
 
 
-@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if '__main__' == __name__ and True:"])
+GUARDS = [
+    'if __name__ == "__main__":',
+    "if '__main__' == __name__ and True:",
+    "is_main = __name__ == '__main__'\nif is_main:",
+    "if __name__ != '__main__':\n    pass\nelse:",
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS)
 def test_a_script_with_a_guard_starts_workers(guard: str, tmp_path: Path) -> None:
     write_small_shards(str(tmp_path / "shards"), num_shards=1, samples_per_shard=2)
     path = tmp_path / "train.py"
-    path.write_text(
-        textwrap.dedent(f"""
-        import torchdata_remote as tdr
-        def main():
-            loader = tdr.stateful_loader(tdr.stream_shards({str(tmp_path / "shards")!r}), num_workers=1)
-            print(len([sample["__key__"] for sample in loader]))
-        {guard}
-            main()
-        """)
-    )
+    main = f"""
+import torchdata_remote as tdr
+def main():
+    loader = tdr.stateful_loader(tdr.stream_shards({str(tmp_path / "shards")!r}), num_workers=1)
+    print(len([sample["__key__"] for sample in loader]))
+"""
+    path.write_text(f"{main}{guard}\n    main()\n")
     done = run_script(path)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 

@@ -55,15 +55,21 @@ def require_main_guard() -> None:
 
 
 def _is_guarded(script: str, line: int) -> bool:
-    """Whether a line is below a condition of ``__name__``; also if there is no file, as in a notebook."""
+    """Whether a line is below a condition of ``__name__``, or the script uses it otherwise.
+
+    Also if workers do not import the script: ``__main__.py`` of a package, a cell of a notebook.
+    """
+    if os.path.basename(script) == "__main__.py":
+        return True
     try:
-        body = ast.parse(Path(script).read_bytes()).body
+        nodes = list(ast.walk(ast.parse(Path(script).read_bytes())))
     except (OSError, ValueError, SyntaxError):
         return True
-    return any(
-        isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) and one.lineno <= line <= (one.end_lineno or 0)
-        for one in body
-    )
+    tests = [(one, ast.unparse(one.test)) for one in nodes if isinstance(one, ast.If)]
+    guards = [(one, test) for one, test in tests if "__name__" in test]
+    num_uses = sum(isinstance(one, ast.Name) and one.id == "__name__" for one in nodes)
+    is_used_otherwise = num_uses > len(guards) or any("!=" in test for _, test in guards)
+    return is_used_otherwise or any(one.lineno <= line <= (one.end_lineno or 0) for one, _ in guards)
 
 
 def forks_by_default() -> bool:

@@ -184,13 +184,16 @@ class Resumable(SentToWorkers, IterableDataset[Any]):
         return self._share(world, self.loaded)
 
     def _share(self, world: World, loaded: State | None) -> tuple[int, range]:
+        requested: int | None
         world = replace(world, worker=(world.worker + self.first_worker) % world.num_workers)
         if loaded is not None:  # its streams are divided where there are fewer than slots
-            requested: int | None = number_after_division(self.pipe, loaded["num_streams"], world)
+            is_chosen = self.num_streams is not None
+            requested = number_after_division(self.pipe, loaded["num_streams"], world, is_chosen=is_chosen)
         else:
             requested = self.num_streams or self._loaded_streams
-            if requested is not None and requested == self._loaded_streams and requested < world.num_slots:
-                requested = None
+            if self.num_streams in (None, self._loaded_streams) and requested is not None:
+                fits = requested % world.num_slots == 0 if self.num_streams is None else requested >= world.num_slots
+                requested = requested if fits else None
         num_streams = number_of_streams(world, requested, self.expected_workers)
         return num_streams, range(world.slot, num_streams, world.num_slots)
 

@@ -37,15 +37,22 @@ def number_of_streams(world: World, requested: int | None, expected_workers: int
     return requested
 
 
-def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> int:
+def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World, *, is_chosen: bool) -> int:
     """Compute the number of streams of a state after they are divided, so that each slot has one at least.
 
-    Each slot gets equally many streams, if these are few.
+    Each slot gets equally many streams, if these are few, and the user has not chosen their number.
+
+    Args:
+        pipe: the chain.
+        saved: number of streams in the state.
+        world: of a slot.
+        is_chosen: whether the user has chosen a number of streams.
 
     Raises:
         StateError: for ``equalize_ranks``: what is left of a stream cannot be divided into equal parts.
     """
-    if saved >= world.num_slots:
+    is_enough = saved >= world.num_slots
+    if is_enough and (is_chosen or saved % world.num_slots == 0 or _is_equalized(pipe)):
         return saved
     if _is_equalized(pipe):
         raise StateError(
@@ -53,7 +60,10 @@ def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World) -> 
             f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
             "epoch by set_epoch()."
         )
-    divided, even = saved * -(-world.num_slots // saved), math.lcm(saved, world.num_slots)
+    divided, even = (
+        saved * -(-world.num_slots // saved),
+        math.lcm(saved, world.num_slots),
+    )  # the first is saved, if enough
     return even if even <= _MOST_IN_A_SLOT * world.num_slots else divided
 
 

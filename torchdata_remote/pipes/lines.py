@@ -125,8 +125,8 @@ class LineReader(ShardReader):
         >>> fsspec.filesystem("memory").pipe("/doc/y.jsonl", b'{"a": 1}\n{"a": 2}\n')
         >>> for sample in LineReader(IterableWrapper(["memory://doc/y.jsonl"])).decode_sample():
         ...     print(sample["__key__"], sample["json"])
-        doc/y/000000000000 {'a': 1}
-        doc/y/000000000009 {'a': 2}
+        doc/y.jsonl/000000000000 {'a': 1}
+        doc/y.jsonl/000000000009 {'a': 2}
     """
 
     order_names = "interleave", "member"
@@ -167,23 +167,23 @@ class _LinePass(ShardPass):
     def runs_in(self, url: str, stream: Any, guard: ShardErrorHandler, position: ReadPosition) -> Iterator[SampleRun]:
         path, parts = object_path(url), parts_of(url, stream)
         is_compressed = _COMPRESSED.search(path) is not None
-        stem, _, extension = _COMPRESSED.sub("", path).rpartition(".")
-        separator = _SEPARATORS.get(extension.lower())
-        member = self.pipe.member or ("json" if extension.lower() in _JSON else "txt")
+        extension = _COMPRESSED.sub("", path).rpartition(".")[2].lower()
+        separator, most = _SEPARATORS.get(extension), self.pipe.max_line_bytes
+        member = self.pipe.member or ("json" if extension in _JSON else "txt")
         with ExitStack() as opened:
             if is_compressed:
                 _, bare = decompressed(parts, url=url, limits=CompressionLimits())
                 parts = opened.enter_context(closing(bare))
             if separator is None and not is_compressed:
                 begun = getattr(stream, "first_byte", 0)
-                blocks = _blocks(parts, begun, position.start.byte - begun, url, self.pipe.max_line_bytes)
-                yield from _lines(blocks, url, stem, member, position)
+                blocks = _blocks(parts, begun, position.start.byte - begun, url, most)
+                yield from _lines(blocks, url, path, member, position)
             else:
-                blocks = _blocks(parts, 0, 0, url, self.pipe.max_line_bytes)
-                samples = (
-                    _counted(blocks, url, stem, member) if separator is None else _rows(blocks, url, stem, separator)
+                blocks = _blocks(parts, 0, 0, url, most)
+                lines = _counted(blocks, url, path, member)
+                yield from _from_start(
+                    lines if separator is None else _rows(blocks, url, path, separator, most), position
                 )
-                yield from _from_start(samples, position)
         position.ended = True
 
 
@@ -223,7 +223,10 @@ def _blocks(parts: Iterable[Any], start: int, num_passed: int, url: str, max_lin
             lines = block.split(b"\n")
             del lines[-1]
             if len(block) > max_line_bytes < max(map(len, lines)):
-                raise line_too_long(url, start, max_line_bytes)
+                first = next(at for at, line in enumerate(lines) if len(line) > max_line_bytes)
+                begin = start + sum(map(len, lines[:first])) + first
+                yield _Block(start, lines[:first], begin)
+                raise line_too_long(url, begin, max_line_bytes)
             yield _Block(start, lines, start + len(block))
             start, rest, rest_bytes = start + len(block), [], 0
         rest.append(piece[end:])
@@ -234,14 +237,15 @@ def _blocks(parts: Iterable[Any], start: int, num_passed: int, url: str, max_lin
         yield _Block(start, [last], start + len(last))
 
 
-def _lines(blocks: Iterator[_Block], url: str, stem: str, member: str, position: ReadPosition) -> Iterator[SampleRun]:
+def _lines(blocks: Iterator[_Block], url: str, path: str, member: str, position: ReadPosition) -> Iterator[SampleRun]:
     """Lines whose places are their first bytes."""
     for block in blocks:
         starts, made, at = [], [], block.start
         for line in block.lines:
-            if line or member != "json":
+            bare = _bare(line, at)
+            if bare or member != "json":
                 starts.append(at)
-                made.append({KEY: f"{stem}/{at:012d}", URL: url, member: _bare(line, at)})
+                made.append({KEY: f"{path}/{at:012d}", URL: url, member: bare})
             at += len(line) + 1
         position.batch_offset, position.batch_starts = 0, [*starts, block.end]
         position.batch_rest = run = iter(made)
@@ -252,27 +256,42 @@ def _lines(blocks: Iterator[_Block], url: str, stem: str, member: str, position:
 def _from_start(samples: Iterator[Sample], position: ReadPosition) -> Iterator[SampleRun]:
     """Samples that are counted, because their file can be read from its beginning only."""
     position.num_read = 0
-    while made := list(islice(samples, _AT_ONCE)):
+    errors: list[ShardReadError] = []
+    readable = _until_error(samples, errors)
+    while made := list(islice(readable, _AT_ONCE)):
         num_passed = max(0, position.start.num_skipped - position.num_read)
         position.num_read += len(made)
         position.batch_rest = run = iter(made)
         for _ in islice(run, num_passed):
             pass
         yield run
+    if errors:
+        raise errors.pop()
 
 
-def _counted(blocks: Iterator[_Block], url: str, stem: str, member: str) -> Iterator[Sample]:
+def _until_error(samples: Iterator[Sample], errors: list[ShardReadError]) -> Iterator[Sample]:
+    """Yield samples; an error ends them, and is kept for after those that were read before it."""
+    try:
+        yield from samples
+    except ShardReadError as error:
+        errors.append(error)
+
+
+def _counted(blocks: Iterator[_Block], url: str, path: str, member: str) -> Iterator[Sample]:
     for number, line in enumerate(line for block in blocks for line in block.lines):
-        if line or member != "json":
-            yield {KEY: f"{stem}/{number:012d}", URL: url, member: _bare(line, number)}
+        bare = _bare(line, number)
+        if bare or member != "json":
+            yield {KEY: f"{path}/{number:012d}", URL: url, member: bare}
 
 
-def _rows(blocks: Iterator[_Block], url: str, stem: str, separator: str) -> Iterator[Sample]:
+def _rows(blocks: Iterator[_Block], url: str, path: str, separator: str, max_line_bytes: int) -> Iterator[Sample]:
     """Yield the rows of a table of text, whose quoted fields may have line feeds."""
     lines = (line for block in blocks for line in block.lines)
-    rows = csv.reader(
-        (f"{_bare(line, at).decode()}\n" for at, line in enumerate(lines)), delimiter=separator, strict=True
+    texts = (
+        f"{line.decode() if at else line.removeprefix(codecs.BOM_UTF8).decode()}\n" for at, line in enumerate(lines)
     )
+    rows = csv.reader(texts, delimiter=separator, strict=True)
+    csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))  # of the process; lines have this limit already
     try:
         names = next(rows, [])
         if len(set(names)) < len(names) or {KEY, URL} & set(names):
@@ -282,7 +301,7 @@ def _rows(blocks: Iterator[_Block], url: str, stem: str, separator: str) -> Iter
                 raise ShardReadError(
                     f"{url}: row {number:,} has {len(row)} columns, and the first row names {len(names)}.", url=url
                 )
-            yield {KEY: f"{stem}/{number:012d}", URL: url, **dict(zip(names, row, strict=True))}
+            yield {KEY: f"{path}/{number:012d}", URL: url, **dict(zip(names, row, strict=True))}
     except (csv.Error, UnicodeDecodeError) as error:
         raise ShardReadError(f"{url}: damaged near line {rows.line_num + 1:,}: {error}.", url=url) from error
 

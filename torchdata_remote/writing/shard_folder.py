@@ -215,7 +215,12 @@ class ShardFolder:
         )
 
     def remove_description(self) -> None:
-        """Remove the manifest, class table and provenance, before the shards that they describe are replaced."""
+        """Remove the manifest, class table and provenance, before the shards that they describe are replaced.
+
+        Raises:
+            ObjectExistsError: if another writer has taken the folder, whose manifest it may be.
+        """
+        self.require_claim()
         for name in (MANIFEST_NAME, *filter(describes_shards, self.listed())):
             self.delete(name)
 
