@@ -147,6 +147,20 @@ def test_a_dataset_that_the_other_service_removed_stays_removed(both: Both) -> N
         assert len([key for key in both.all_keys() if one.name in key]) == is_created_again
 
 
+@pytest.mark.parametrize("target", ["/files/x", "?unpack=1"])
+def test_a_late_write_to_a_removed_dataset_leaves_the_files_of_the_next_one(both: Both, target: str) -> None:
+    one, other = both.dataset()
+    body = tar_bytes({"x": b"old"}) if target == "?unpack=1" else b"old" * 100
+    lines = (f"Content-Length: {len(body)}", "Connection: close")
+    with begin(one.address, "PUT", f"/datasets/{one.name}{target}", *lines, sent=body[:-1]) as connection:
+        assert other.ask("DELETE").status == 204
+        assert ask(other.address, "POST", "/datasets", json.dumps({"name": one.name}), JSON).status == 201
+        assert other.put("x", b"new").status == 200
+        connection.sendall(body[-1:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+    assert followed(other, "x").body == b"new"
+
+
 def test_digests_are_kept_with_the_files_and_computed_for_those_of_others_when_asked(both: Both) -> None:
     one, other = both.dataset()
     files = {"small": b"small", "large": LARGE}

@@ -206,6 +206,8 @@ class BucketDataset:
         return Upload(self, path, conditions)
 
     def remove(self, path: str) -> None:
+        if self.life is not None:
+            self.require_alive()  # right before: a bucket has no condition for a removal
         self.root.objects.delete([self.folder + path, self.digest_path(path)])
 
     def store(self, files: Iterable[tuple[str, bytes]]) -> None:
@@ -336,7 +338,7 @@ class Upload:
 
     def publish(self, sha256: str | None = None) -> None:
         """Write the object. It may be that its dataset was removed meanwhile, see :meth:`BucketDataset.settle`."""
-        self._dataset.require_alive(max_age_s=1.0)
+        self._dataset.require_alive(max_age_s=1.0 if self._large is None else 0.0)
         data, self._buffer = bytes(self._buffer), bytearray()
         if self._large is None:
             self.done = self._put(data, sha256 or hashlib.sha256(data).hexdigest())
@@ -348,15 +350,18 @@ class Upload:
         self._id, self.done = found.metadata.get(WRITER_ID, self._id), _file(self.path, found)
 
     def _put(self, data: bytes, sha256: str) -> File:
+        """Write a small object: a new one, or over the version that was there while the dataset was the same one."""
+        mode = self._mode() if self._conditions else "create"
         for _ in range(_MAX_ATTEMPTS):
-            mode = self._mode()
-            try:
+            with contextlib.suppress(*CHANGED):  # since it was compared, or by a request whose answer was lost
                 etag = self._objects.put(self._full, data, mode, {WRITER_ID: self._id, _SHA256: sha256})
                 return File(self.path, len(data), etag, None, sha256)
-            except CHANGED:  # since it was compared, or by a request whose answer was lost
-                found = self._objects.head(self._full)
-                if found is not None and found.metadata.get(WRITER_ID) == self._id:
-                    return _file(self.path, found)
+            found = self._objects.head(self._full)
+            if found is not None and found.metadata.get(WRITER_ID) == self._id:
+                return _file(self.path, found)
+            require_match(self._conditions, found and found.etag)
+            mode = "create" if found is None else found.version
+            self._dataset.require_alive()  # after its version was read: it is none of a later life's
         raise Problem(503, f"{self.path!r} is replaced continuously. Send it again.", AGAIN)
 
     def take_back(self) -> None:
