@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
 import json
 import threading
@@ -17,9 +19,9 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
-from tests.servers.service import Service
+from tests.servers.service import Service, running_service
 from tests.servers.store_server import S3Place, StoreServer
-from tests.servers.watched import running_proxy
+from tests.servers.watched import Exchange, Proxy, running_proxy
 from tests.service.conftest import TOKEN
 from tests.support.service_clients import JSON, Answer, Dataset, ask, begin, in_tar, sha256, tar_bytes
 from tests.support.waiting import wait_for
@@ -159,6 +161,80 @@ def test_a_late_write_to_a_removed_dataset_leaves_the_files_of_the_next_one(both
         connection.sendall(body[-1:])
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
     assert followed(other, "x").body == b"new"
+
+
+def test_of_two_removals_at_once_one_wins_and_the_other_leaves_the_next_dataset(moto: S3Server) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    with contextlib.ExitStack() as opened:
+        proxies, datasets = list[Proxy](), list[Dataset]()
+        for _ in range(2):
+            proxies.append(opened.enter_context(running_proxy(moto.endpoint_url.partition("://")[2])))
+            options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxies[-1].address}"})
+            address = opened.enter_context(running_service(place, "--storage-options", options, "--pass-through"))
+            datasets.append(Dataset(address, "twice"))
+        slow, quick = datasets
+        assert quick.put("old", b"1").status == 200
+        slow_begins, quick_began, slow_decided, made = (threading.Event() for _ in range(4))
+
+        def removes(exchange: Exchange) -> bool:
+            return "list-type" in exchange.target or exchange.method == "DELETE" or "?delete" in exchange.target
+
+        def of_slow(exchange: Exchange) -> None:
+            if exchange.method == "PUT":
+                slow_begins.set()
+                assert quick_began.wait(60)
+            elif removes(exchange) and slow_begins.is_set():
+                slow_decided.set()
+                assert made.wait(60)
+
+        def of_quick(exchange: Exchange) -> None:
+            if removes(exchange) and not made.is_set():
+                quick_began.set()
+                assert slow_decided.wait(60)
+
+        proxies[0].on_request = of_slow
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(slow.ask, "DELETE")
+            assert slow_begins.wait(60)
+            first.add_done_callback(lambda _: slow_decided.set())
+            proxies[1].on_request = of_quick
+            assert quick.ask("DELETE").status == 204
+            proxies[1].forget()
+            assert ask(quick.address, "POST", "/datasets", json.dumps({"name": "twice"}), JSON).status == 201
+            assert quick.put("new", b"2").status == 200
+            made.set()
+            assert first.result().status == 404
+        assert quick.contents() == {"new": b"2"}
+
+
+@pytest.mark.slow  # for a minute, nobody can tell whether the service still removes
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_the_name_of_a_dataset_whose_removal_was_killed_is_free_after_a_minute(moto: S3Server, method: str) -> None:
+    place, options = f"s3://{moto.new_bucket()}", json.dumps(moto.storage_options)
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
+        through = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
+        killed = Service(place, "--storage-options", through)
+        dataset = Dataset(killed.address)
+        assert dataset.put("a", b"1").status == 200
+
+        def end(exchange: Exchange) -> None:
+            if "list-type" in exchange.target:
+                killed.kill()
+                raise ConnectionError
+
+        proxy.on_request = end
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            dataset.ask("DELETE")
+    with running_service(place, "--storage-options", options) as address:
+
+        def status() -> int:
+            if method == "DELETE":
+                return ask(address, "DELETE", f"/datasets/{dataset.name}").status
+            return ask(address, "POST", "/datasets", json.dumps({"name": dataset.name}), JSON).status
+
+        assert status() == {"POST": 503, "DELETE": 404}[method]
+        wait_for(lambda: status() in (201, 204), 100)
+        assert Dataset(address, dataset.name).paths() == []
 
 
 def test_digests_are_kept_with_the_files_and_computed_for_those_of_others_when_asked(both: Both) -> None:

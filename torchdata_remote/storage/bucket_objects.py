@@ -154,10 +154,19 @@ class BucketObjects:
 
             self._send(some[0], delete, writing=True)
 
-    def delete_folder(self, folder: str) -> None:
-        """Remove all objects in a folder."""
+    def delete_folder(self, folder: str, before_each: Callable[[], object]) -> None:
+        """Remove all objects in a folder.
+
+        Args:
+            folder: with a slash at its end.
+            before_each: called before each request that removes.
+        """
         for page in self.pages(folder):
-            self.delete([one.path for one in page.entries])
+            paths = [one.path for one in page.entries]
+            for at in range(0, len(paths), _DELETED):
+                before_each()
+                self.delete(paths[at : at + _DELETED])
+        before_each()
         self._repeat(lambda: self.store.remove_folder(folder))  # what listings hide
 
     def signed_url(self, path: str, seconds: float) -> str | None:

@@ -35,7 +35,8 @@ _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is lon
 _REMOVED = b"-removed"
 RETRY = RetryPolicy(deadline_s=30.0)
 _MAX_REQUESTS, _MAX_ATTEMPTS = 64, 20
-_ABANDONED_S = 600.0  # a removal that another service began so long ago, and has not finished, is finished
+_REFRESH_S, _LEASE_S = 10.0, 60.0  # whoever removes a dataset changes its marker so often; else others go on with it
+_ABANDONED_S = 600.0  # as the lease, by the bucket's clock, which may differ from the service's
 _SIGNED_S = 300.0
 _log = logging.getLogger("torchdata_remote")
 
@@ -57,6 +58,7 @@ class BucketRoot:
         self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
         self.work = f"{prefix}{WORK_FOLDER}"
         self._markers = f"{self.work}datasets/"
+        self._removals = dict[str, tuple[bytes, float]]()  # of others: marker, and when it was first seen
         self.threads = ThreadPoolExecutor(_MAX_REQUESTS, "bucket")
 
     def names(self) -> list[str]:
@@ -90,17 +92,43 @@ class BucketRoot:
     def create(self, name: str) -> None:
         life, _ = self.marker(require_dataset_name(name))
         if life is not None and len(life) != _LIFE:
-            raise Problem(503, f"The dataset {name!r} is being removed. Try again.", AGAIN)
+            if not self._go_on_with_removal(name, life):
+                raise Problem(503, f"The dataset {name!r} is being removed. Try again.", AGAIN)
+            life = None
         if life is not None or self.objects.has_folder(f"{self.prefix}{name}/") or not self.mark(name, "create"):
             raise Problem(409, f"The dataset {name!r} exists already.")
 
     def remove(self, name: str) -> None:
+        life, version = self.marker(require_dataset_name(name))
+        if life is not None and len(life) != _LIFE:
+            if not self._go_on_with_removal(name, life):
+                raise no_dataset(name)
+            return
         dataset = self.dataset(name)
         dataset.require_life()
         life, version = self.marker(name)
-        if life is None or life != dataset.life or not self.mark(name, version, life + _REMOVED):
+        removal = Removal(self, name, life or b"")
+        if life is None or life != dataset.life or not removal.begin(version):
             raise no_dataset(name)
-        self._remove_all(name)
+        removal.run()
+
+    def _go_on_with_removal(self, name: str, marker: bytes, *, is_old: bool = False) -> bool:
+        """Finish the removal of a service that was killed; return whether it was one.
+
+        Args:
+            name: of the dataset.
+            marker: of the removal.
+            is_old: whether its date says that it was given up.
+        """
+        now_s = time.monotonic()
+        seen = self._removals.setdefault(name, (marker, now_s))
+        if seen[0] != marker:
+            seen = self._removals[name] = marker, now_s
+        if not is_old and now_s < seen[1] + _LEASE_S:
+            return False
+        self._removals.pop(name, None)
+        removal, (found, version) = Removal(self, name, marker), self.marker(name)
+        return found == marker and removal.begin(version) and removal.run()
 
     def marker(self, name: str) -> tuple[bytes | None, Any]:
         """Return the content of a dataset's marker, and its version; ``None`` without one."""
@@ -116,9 +144,8 @@ class BucketRoot:
             return self.marker(name)[0] == life  # a request whose answer was lost
         return True
 
-    def _remove_all(self, name: str) -> None:
-        for folder in (f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
-            self.objects.delete_folder(folder)
+    def remove_marker(self, name: str) -> None:
+        """Remove the marker of a dataset."""
         self.objects.delete([self._markers + name])
 
     def free_bytes(self) -> None:
@@ -152,8 +179,63 @@ class BucketRoot:
         now_s = time.time()
         for page in self.objects.pages(self._markers):
             for one in stopping.during(page.entries):
-                if one.size != _LIFE and (one.modified_s or now_s) < now_s - _ABANDONED_S:
-                    self._remove_all(one.path[len(self._markers) :])
+                if one.size != _LIFE:
+                    name, is_old = one.path[len(self._markers) :], (one.modified_s or now_s) < now_s - _ABANDONED_S
+                    try:
+                        marker, _ = self.marker(name)
+                        if marker is not None and len(marker) != _LIFE:
+                            self._go_on_with_removal(name, marker, is_old=is_old)
+                    except RemoteDataError as error:  # others are finished
+                        _log.warning("The removal of %r is not finished, and will be repeated: %s", name, error)
+
+
+class _TakenOverError(Exception):
+    """Another service goes on with a removal."""
+
+
+class Removal:
+    """Removes a dataset. Its marker holds an id of the removal, which is compared before each request that removes.
+
+    It is changed every few seconds, so that others see that the removal goes on. Of several that begin or go on with a
+    removal, one replaces the marker, by the bucket's condition.
+
+    Args:
+        root: of the dataset.
+        name: of it.
+        marker: that is replaced.
+    """
+
+    def __init__(self, root: BucketRoot, name: str, marker: bytes) -> None:
+        self._root, self._name, self._life = root, name, marker[:_LIFE]
+        self._marker, self._changed_s = marker, 0.0
+
+    def begin(self, version: Any) -> bool:
+        """Replace the marker, of this version; return whether nobody else has."""
+        marker, now_s = self._life + _REMOVED + b"-" + uuid.uuid4().hex.encode(), time.monotonic()
+        if not self._root.mark(self._name, version, marker):
+            return False
+        self._marker, self._changed_s = marker, now_s
+        return True
+
+    def run(self) -> bool:
+        """Remove the files, then the marker; return whether no other service went on with it."""
+        root, name = self._root, self._name
+        try:
+            for folder in (f"{root.work}sha256/{name}/", f"{root.prefix}{name}/"):
+                root.objects.delete_folder(folder, before_each=self._require_own)
+            self._require_own()
+        except _TakenOverError:
+            return False
+        root.remove_marker(name)
+        return True
+
+    def _require_own(self) -> None:
+        marker, version = self._root.marker(self._name)
+        is_own = marker == self._marker
+        if is_own and time.monotonic() > self._changed_s + _REFRESH_S:
+            is_own = self.begin(version)
+        if not is_own:
+            raise _TakenOverError
 
 
 class BucketDataset:
