@@ -266,6 +266,22 @@ def test_a_dataset_that_others_put_there_is_one(both: Both) -> None:
     assert other.ask("GET").status == 404
 
 
+def test_keys_that_are_no_paths_are_not_listed_and_removed_with_their_dataset(moto: S3Server, tmp_path: Path) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    for key in ("q/a//b", "q/c", "q/d/e", "q/z"):
+        moto.client().put_object(Bucket=place.removeprefix("s3://"), Key=key, Body=b"1")
+    options = json.dumps(moto.storage_options)
+    with running_service(place, "--storage-options", options, "--pass-through") as address:
+        dataset = Dataset(address, "q")
+        assert dataset.paths() == ["c", "d/e", "z"]
+        assert [one["path"] for one in dataset.page(digests=1)["files"]] == ["c", "d/e", "z"]
+        assert in_tar(dataset.ask("GET").body) == dict.fromkeys(["c", "d/e", "z"], b"1")
+        assert tdr.pull(dataset.url, tmp_path).num_files == 3
+        assert dataset.ask("DELETE").status == 204
+        assert S3Place(moto).paths(place) == []
+        assert ask(address, "POST", "/datasets", json.dumps({"name": "q"}), JSON).status == 201
+
+
 def test_a_service_that_is_killed_leaves_complete_files_and_the_other_one_goes_on(both: Both) -> None:
     _, other = both.dataset()
     killed = Service(*both.arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -145,6 +146,10 @@ class BucketObjects:
 
     def delete(self, paths: list[str]) -> None:
         """Remove objects; a missing one is no error."""
+        odd = [path for path in paths if self.store.bucket.odd.search(path) is not None]
+        for path in odd:  # which obstore refuses, or takes for others
+            self._repeat(partial(self.store.delete, path))
+        paths = [path for path in paths if path not in odd] if odd else paths
         for at in range(0, len(paths), _DELETED):
             some = paths[at : at + _DELETED]
 

@@ -22,10 +22,18 @@ from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import ConcurrencyLimit
 from ...core.threads import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
-from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
+from ...errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    ServiceError,
+    StorageError,
+    TransientStorageError,
+)
 from ...fetch.ranges import ObjectReader
 from ...storage import ObjectWriter, Page
 from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found
+from ...storage.dataset_service.protocol import path_problem
 from .problems import AGAIN, CLOSE, Problem, Stopping
 from .requests import is_dataset_name, require_dataset_name, require_match
 from .root import WORK_FOLDER, File, no_dataset, no_file, removed
@@ -226,8 +234,19 @@ class Removal:
             self._require_own()
         except _TakenOverError:
             return False
+        except TransientStorageError:
+            raise  # whoever is asked next goes on with it
+        except StorageError:
+            self._give_up()
+            raise
         root.remove_marker(name)
         return True
+
+    def _give_up(self) -> None:
+        """Let what is left be a dataset again: the removal would fail each time."""
+        marker, version = self._root.marker(self._name)
+        if marker == self._marker:
+            self._root.mark(self._name, version, self._life)
 
     def _require_own(self) -> None:
         marker, version = self._root.marker(self._name)
@@ -281,7 +300,9 @@ class BucketDataset:
         return OpenObject(self, found)
 
     def listed(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        return self.root.objects.page(prefix, recursive=recursive, after=after, limit=limit)
+        page, skip = self.root.objects.page(prefix, recursive=recursive, after=after, limit=limit), len(self.folder)
+        entries = [one for one in page.entries if path_problem(one.path[skip:]) is None]  # others may put any key there
+        return Page(entries, page.next_token, [one for one in page.folders if path_problem(one[skip:-1]) is None])
 
     def writer(self, path: str, conditions: Mapping[str, str]) -> Upload:
         self.require_life()
