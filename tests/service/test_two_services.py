@@ -325,6 +325,23 @@ def test_push_and_pull_by_different_services_copy_a_folder_and_show_no_token_to_
         assert guarded.stop() == 0
 
 
+def test_the_answer_without_a_bucket_does_not_show_where_it_is(moto: S3Server) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
+        options = {**moto.storage_options, "endpoint_url": f"http://{proxy.address}"}
+        with running_service(place, "--storage-options", json.dumps(options), "--pass-through") as address:
+            dataset = Dataset(address)
+
+            def leave(_: Exchange) -> None:
+                raise ConnectionError
+
+            proxy.on_request = leave
+            answer = dataset.get("a")
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+            assert answer.error == "The bucket of the service does not respond. Send the request again."
+            proxy.forget()
+
+
 @pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
 def test_a_bucket_that_ignores_conditions_is_not_served(
     moto: S3Server, header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
