@@ -7,6 +7,7 @@ import io
 import json
 import os
 import stat
+import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from tests.support.service_clients import (
     tar_bytes,
 )
 from tests.support.shard_places import compressed_by_zstd
+from tests.support.waiting import wait_for
 
 FILES = {"cat/1.jpg": b"1" * 700, "cat/é.jpg": b"", "dog/" + "d" * 150 + ".jpg": b"2" * 5_000, "top.txt": b"top"}
 
@@ -218,3 +220,18 @@ def test_a_batch_has_at_most_1000_files(dataset: Dataset) -> None:
 def test_another_document_asks_for_no_batch(dataset: Dataset, body: str) -> None:
     assert dataset.ask("POST", "/files", body.encode(), JSON).status == 400
     assert dataset.ask("POST", "/files", body.encode()).status == 415
+
+
+def test_a_tar_that_is_broken_off_between_two_files_is_none_for_tar(dataset: Dataset, tmp_path: Path) -> None:
+    for number in range(4):
+        assert dataset.put(f"f{number}", bytes(20 << 20)).status == 200
+    url = f"http://{dataset.address}/datasets/{dataset.name}"
+    curl = subprocess.Popen(["curl", "-s", "--limit-rate", "40M", url], stdout=subprocess.PIPE)
+    with (
+        curl,
+        subprocess.Popen(["tar", "xf", "-", "-C", tmp_path], stdin=curl.stdout, stderr=subprocess.DEVNULL) as tar,
+    ):
+        wait_for((tmp_path / "f0").exists)
+        assert dataset.put("f3", b"new").status == 200
+        assert (tar.wait(), curl.wait()) == (2, 18)
+    assert not (tmp_path / "f3").exists()

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,10 @@ import torchdata_remote as tdr
 from tests.servers.s3 import temporary_folder
 from tests.servers.scripted import Request, Response, scripted
 from tests.servers.watched import Exchange, Proxy
+from tests.service.conftest import TOKEN
 from tests.support.service_clients import Dataset, ask, in_tar, sha256
 from tests.support.transfers import Job, Tree, counts, pull, push, read_tree, trees, write_tree
+from tests.support.waiting import wait_for
 from torchdata_remote.errors import (
     AccessDeniedError,
     EmptyListingError,
@@ -465,12 +468,84 @@ def test_without_a_valid_state_files_are_compared_by_their_digest(
     write_tree(target, TREE)
     if state is not None:
         (target / ".torchdata_remote-pull.json").write_bytes(state)
-    (target / "readme").write_bytes(b"cars")  # of equal size
-    os.utime(target / "readme", ns=(1, 1))
+    (target / "readme").unlink()
     done = pull(proxy_url, target)
     assert (counts(done), done.num_bytes, fetched_bytes(proxy)) == ((1, 3, 0, 0), 4, 4)
     assert read_tree(target) == TREE
     assert counts(pull(pets, target)) == (0, 4, 0, 0)
+
+
+@pytest.mark.parametrize("content", [b"cars", b"my notes"])  # of the same size, and of another
+@pytest.mark.parametrize("was_pulled", [False, True])
+def test_a_file_that_was_not_pulled_or_that_was_edited_is_not_replaced_unless_delete_is_true(
+    was_pulled: bool, content: bytes, pets: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "t"
+    write_tree(target, {})
+    if was_pulled:
+        pull(pets, target)
+    (target / "readme").write_bytes(content)
+    os.utime(target / "readme", ns=(1, 1))
+    before = read_tree(target)
+    with pytest.raises(StorageError, match="/t/readme was not pulled, or was changed since"):
+        pull(pets, target)
+    assert read_tree(target) == before
+    pull(pets, target, delete=True)
+    assert read_tree(target) == TREE
+
+
+def test_a_pulled_file_with_another_date_is_replaced(pets: str, tmp_path: Path) -> None:
+    target = tmp_path / "t"
+    pull(pets, target)
+    os.utime(target / "readme", ns=(1, 1))  # such as that of a copy of the folder
+    (tmp_path / "s" / "readme").write_bytes(b"new text")
+    push(tmp_path / "s", pets)
+    assert counts(pull(pets, target)) == (1, 3, 0, 0)
+
+
+def test_what_a_pull_wrote_before_it_failed_is_replaced_by_the_next_one(
+    pets: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "t"
+    pull(proxy_url, target)
+    write_tree(tmp_path / "s", {path: data + b"2" for path, data in TREE.items()})
+    push(tmp_path / "s", pets)
+
+    def end(exchange: Exchange) -> None:
+        if exchange.target.endswith("dog/1"):
+            raise ConnectionError
+
+    proxy.midway = end
+    with pytest.raises(TransientStorageError):
+        pull(proxy_url, target, max_in_flight=1, retry=tdr.RetryPolicy(max_attempts=1))
+    write_tree(tmp_path / "s", {path: data + b"third" for path, data in TREE.items()})
+    push(tmp_path / "s", pets)
+    proxy.forget()
+    assert counts(pull(proxy_url, target)) == (4, 0, 0, 0)
+
+
+def test_a_file_that_a_killed_pull_gave_its_name_is_replaced_by_the_next_one(
+    url: str, proxy: Proxy, proxy_url: str, tmp_path: Path
+) -> None:
+    target, size = tmp_path / "t", (64 << 20) + 1  # which get their names at once
+    write_tree(tmp_path / "s", {"a": bytes(size), "b": MEDIUM})
+    push(tmp_path / "s", url, delete=True)
+    job = Job("pull", proxy_url, target)
+
+    def end(exchange: Exchange) -> None:
+        if exchange.target.endswith("files/b"):
+            wait_for((target / "a").exists)
+            job.end(signal.SIGKILL)
+
+    proxy.on_request = end
+    job.run()
+    assert set(read_tree(target)) >= {"a"}
+    write_tree(tmp_path / "s", {"a": b"new", "b": MEDIUM})
+    push(tmp_path / "s", url, delete=True)
+    proxy.forget()
+    pull(proxy_url, target)
+    assert read_tree(target) == {"a": b"new", "b": MEDIUM}
+    assert not (target / ".torchdata_remote-pull.journal").exists()
 
 
 @pytest.mark.parametrize("path", ["cat", "readme"])
@@ -525,10 +600,27 @@ def test_a_folder_with_another_dataset_is_refused_and_another_name_of_the_host_i
     with pytest.raises(ObjectExistsError, match="holds the dataset"):
         pull(f"{pets}-2", tmp_path / "t")
     assert counts(pull(pets.replace("127.0.0.1", "localhost"), tmp_path / "t")) == (0, 4, 0, 0)
+    assert read_tree(tmp_path / "t") == TREE
     with pytest.raises(UrlError):
         pull("/a/folder", tmp_path / "t")
     with pytest.raises(ValueError, match="max_in_flight"):
         pull(pets, tmp_path / "t", max_in_flight=0)
+
+
+@pytest.mark.parametrize("files", [{"g": b"1"}, {"f": b"other", "g": b"1"}])
+def test_a_dataset_of_this_name_on_another_host_neither_replaces_nor_removes_files(
+    files: Tree, guarded: str, url: str, name: str, tmp_path: Path
+) -> None:
+    options = {"token": TOKEN}
+    write_tree(tmp_path / "s", {"f": b"first"})
+    push(tmp_path / "s", url)
+    pull(url, tmp_path / "t")
+    write_tree(tmp_path / "s", files)
+    push(tmp_path / "s", f"datasets://{guarded}/{name}", storage_options=options)
+    for delete in (False, True):
+        with pytest.raises(ObjectExistsError, match="holds the dataset"):
+            pull(f"datasets://{guarded}/{name}", tmp_path / "t", delete=delete, storage_options=options)
+    assert read_tree(tmp_path / "t") == {"f": b"first"}
 
 
 def test_a_disk_that_fills_up_is_an_error_and_the_pull_may_go_on(pets: str, tmp_path: Path) -> None:

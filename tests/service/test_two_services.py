@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
 import json
 import threading
@@ -17,9 +19,9 @@ pytest.importorskip("starlette", reason="the service is not installed: pip insta
 
 import torchdata_remote as tdr
 from tests.servers.s3 import S3Server
-from tests.servers.service import Service
+from tests.servers.service import Service, running_service
 from tests.servers.store_server import S3Place, StoreServer
-from tests.servers.watched import running_proxy
+from tests.servers.watched import Exchange, Proxy, running_proxy
 from tests.service.conftest import TOKEN
 from tests.support.service_clients import JSON, Answer, Dataset, ask, begin, in_tar, sha256, tar_bytes
 from tests.support.waiting import wait_for
@@ -147,6 +149,94 @@ def test_a_dataset_that_the_other_service_removed_stays_removed(both: Both) -> N
         assert len([key for key in both.all_keys() if one.name in key]) == is_created_again
 
 
+@pytest.mark.parametrize("target", ["/files/x", "?unpack=1"])
+def test_a_late_write_to_a_removed_dataset_leaves_the_files_of_the_next_one(both: Both, target: str) -> None:
+    one, other = both.dataset()
+    body = tar_bytes({"x": b"old"}) if target == "?unpack=1" else b"old" * 100
+    lines = (f"Content-Length: {len(body)}", "Connection: close")
+    with begin(one.address, "PUT", f"/datasets/{one.name}{target}", *lines, sent=body[:-1]) as connection:
+        assert other.ask("DELETE").status == 204
+        assert ask(other.address, "POST", "/datasets", json.dumps({"name": one.name}), JSON).status == 201
+        assert other.put("x", b"new").status == 200
+        connection.sendall(body[-1:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+    assert followed(other, "x").body == b"new"
+
+
+def test_of_two_removals_at_once_one_wins_and_the_other_leaves_the_next_dataset(moto: S3Server) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    with contextlib.ExitStack() as opened:
+        proxies, datasets = list[Proxy](), list[Dataset]()
+        for _ in range(2):
+            proxies.append(opened.enter_context(running_proxy(moto.endpoint_url.partition("://")[2])))
+            options = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxies[-1].address}"})
+            address = opened.enter_context(running_service(place, "--storage-options", options, "--pass-through"))
+            datasets.append(Dataset(address, "twice"))
+        slow, quick = datasets
+        assert quick.put("old", b"1").status == 200
+        slow_begins, quick_began, slow_decided, made = (threading.Event() for _ in range(4))
+
+        def removes(exchange: Exchange) -> bool:
+            return "list-type" in exchange.target or exchange.method == "DELETE" or "?delete" in exchange.target
+
+        def of_slow(exchange: Exchange) -> None:
+            if exchange.method == "PUT":
+                slow_begins.set()
+                assert quick_began.wait(60)
+            elif removes(exchange) and slow_begins.is_set():
+                slow_decided.set()
+                assert made.wait(60)
+
+        def of_quick(exchange: Exchange) -> None:
+            if removes(exchange) and not made.is_set():
+                quick_began.set()
+                assert slow_decided.wait(60)
+
+        proxies[0].on_request = of_slow
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(slow.ask, "DELETE")
+            assert slow_begins.wait(60)
+            first.add_done_callback(lambda _: slow_decided.set())
+            proxies[1].on_request = of_quick
+            assert quick.ask("DELETE").status == 204
+            proxies[1].forget()
+            assert ask(quick.address, "POST", "/datasets", json.dumps({"name": "twice"}), JSON).status == 201
+            assert quick.put("new", b"2").status == 200
+            made.set()
+            assert first.result().status == 404
+        assert quick.contents() == {"new": b"2"}
+
+
+@pytest.mark.slow  # for a minute, nobody can tell whether the service still removes
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_the_name_of_a_dataset_whose_removal_was_killed_is_free_after_a_minute(moto: S3Server, method: str) -> None:
+    place, options = f"s3://{moto.new_bucket()}", json.dumps(moto.storage_options)
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
+        through = json.dumps({**moto.storage_options, "endpoint_url": f"http://{proxy.address}"})
+        killed = Service(place, "--storage-options", through)
+        dataset = Dataset(killed.address)
+        assert dataset.put("a", b"1").status == 200
+
+        def end(exchange: Exchange) -> None:
+            if "list-type" in exchange.target:
+                killed.kill()
+                raise ConnectionError
+
+        proxy.on_request = end
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            dataset.ask("DELETE")
+    with running_service(place, "--storage-options", options) as address:
+
+        def status() -> int:
+            if method == "DELETE":
+                return ask(address, "DELETE", f"/datasets/{dataset.name}").status
+            return ask(address, "POST", "/datasets", json.dumps({"name": dataset.name}), JSON).status
+
+        assert status() == {"POST": 503, "DELETE": 404}[method]
+        wait_for(lambda: status() in (201, 204), 100)
+        assert Dataset(address, dataset.name).paths() == []
+
+
 def test_digests_are_kept_with_the_files_and_computed_for_those_of_others_when_asked(both: Both) -> None:
     one, other = both.dataset()
     files = {"small": b"small", "large": LARGE}
@@ -174,6 +264,22 @@ def test_a_dataset_that_others_put_there_is_one(both: Both) -> None:
     assert (one.paths(), other.put("y", b"2").status, one.paths()) == (["x/1.txt"], 200, ["x/1.txt", "y"])
     assert one.ask("DELETE").status == 204
     assert other.ask("GET").status == 404
+
+
+def test_keys_that_are_no_paths_are_not_listed_and_removed_with_their_dataset(moto: S3Server, tmp_path: Path) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    for key in ("q/a//b", "q/c", "q/d/e", "q/z"):
+        moto.client().put_object(Bucket=place.removeprefix("s3://"), Key=key, Body=b"1")
+    options = json.dumps(moto.storage_options)
+    with running_service(place, "--storage-options", options, "--pass-through") as address:
+        dataset = Dataset(address, "q")
+        assert dataset.paths() == ["c", "d/e", "z"]
+        assert [one["path"] for one in dataset.page(digests=1)["files"]] == ["c", "d/e", "z"]
+        assert in_tar(dataset.ask("GET").body) == dict.fromkeys(["c", "d/e", "z"], b"1")
+        assert tdr.pull(dataset.url, tmp_path).num_files == 3
+        assert dataset.ask("DELETE").status == 204
+        assert S3Place(moto).paths(place) == []
+        assert ask(address, "POST", "/datasets", json.dumps({"name": "q"}), JSON).status == 201
 
 
 def test_a_service_that_is_killed_leaves_complete_files_and_the_other_one_goes_on(both: Both) -> None:
@@ -217,6 +323,23 @@ def test_push_and_pull_by_different_services_copy_a_folder_and_show_no_token_to_
         assert TOKEN not in str(answer.headers["Location"])
     finally:
         assert guarded.stop() == 0
+
+
+def test_the_answer_without_a_bucket_does_not_show_where_it_is(moto: S3Server) -> None:
+    place = f"s3://{moto.new_bucket()}"
+    with running_proxy(moto.endpoint_url.partition("://")[2]) as proxy:
+        options = {**moto.storage_options, "endpoint_url": f"http://{proxy.address}"}
+        with running_service(place, "--storage-options", json.dumps(options), "--pass-through") as address:
+            dataset = Dataset(address)
+
+            def leave(_: Exchange) -> None:
+                raise ConnectionError
+
+            proxy.on_request = leave
+            answer = dataset.get("a")
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+            assert answer.error == "The bucket of the service does not respond. Send the request again."
+            proxy.forget()
 
 
 @pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])

@@ -22,7 +22,7 @@ import torchdata_remote as tdr
 
 Tree = dict[str, bytes]
 QUICK: dict[str, Any] = {"retry": tdr.RetryPolicy(deadline_s=60, first_wait_s=0.01), "max_in_flight": 3}
-_OWN = (".torchdata_remote-pull.json", ".torchdata_remote-pull.lock")
+_OWN = (".torchdata_remote-pull.json", ".torchdata_remote-pull.lock", ".torchdata_remote-pull.journal")
 
 _names = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="/\\"), min_size=1, max_size=6

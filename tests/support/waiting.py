@@ -9,8 +9,8 @@ from collections.abc import Callable
 DEADLINE_S = 60.0
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.002)

@@ -184,7 +184,7 @@ def pull(
     Args:
         url: datasets://host:port/name, or a folder in it
         folder: created if it does not exist
-        delete: remove files from the folder that the dataset does not have, also those that were not pulled
+        delete: remove files that the dataset does not have, and replace those that were not pulled or were changed
         token_file: file with the service's token
         max_in_flight: concurrent requests
         quiet: no progress bar

@@ -458,8 +458,8 @@ class IterDataPipe(TorchNames[T_co]):
             >>> fsspec.filesystem("memory").pipe("/doc/y.jsonl", b'{"a": 1}\n{"a": 2}\n')
             >>> for sample in LineReader(IterableWrapper(["memory://doc/y.jsonl"])).decode_sample():
             ...     print(sample["__key__"], sample["json"])
-            doc/y/000000000000 {'a': 1}
-            doc/y/000000000009 {'a': 2}
+            doc/y.jsonl/000000000000 {'a': 1}
+            doc/y.jsonl/000000000009 {'a': 2}
         """
 
     def list_line_ranges(

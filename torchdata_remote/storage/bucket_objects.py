@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -145,6 +146,10 @@ class BucketObjects:
 
     def delete(self, paths: list[str]) -> None:
         """Remove objects; a missing one is no error."""
+        odd = [path for path in paths if self.store.bucket.odd.search(path) is not None]
+        for path in odd:  # which obstore refuses, or takes for others
+            self._repeat(partial(self.store.delete, path))
+        paths = [path for path in paths if path not in odd] if odd else paths
         for at in range(0, len(paths), _DELETED):
             some = paths[at : at + _DELETED]
 
@@ -154,10 +159,19 @@ class BucketObjects:
 
             self._send(some[0], delete, writing=True)
 
-    def delete_folder(self, folder: str) -> None:
-        """Remove all objects in a folder."""
+    def delete_folder(self, folder: str, before_each: Callable[[], object]) -> None:
+        """Remove all objects in a folder.
+
+        Args:
+            folder: with a slash at its end.
+            before_each: called before each request that removes.
+        """
         for page in self.pages(folder):
-            self.delete([one.path for one in page.entries])
+            paths = [one.path for one in page.entries]
+            for at in range(0, len(paths), _DELETED):
+                before_each()
+                self.delete(paths[at : at + _DELETED])
+        before_each()
         self._repeat(lambda: self.store.remove_folder(folder))  # what listings hide
 
     def signed_url(self, path: str, seconds: float) -> str | None:

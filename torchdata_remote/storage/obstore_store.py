@@ -387,8 +387,9 @@ class ObstoreStore(ObstoreReader):
             return True
 
     def remove_folder(self, path: str) -> None:
-        for entry in self._all(path):
-            self.delete(entry.path)
+        with contextlib.suppress(_UnclearKeysError):  # fsspec has listed such a folder, and shows nothing more
+            for entry in self._all(path):
+                self.delete(entry.path)
 
 
 def _before(prefix: str) -> str:

@@ -23,6 +23,7 @@ from .root import CHUNK_BYTES, STREAM_BYTES, File
 _ZIP = (b"PK\3\4", b"PK\5\6")
 _NUM_WRITERS = 4
 _SMALL_BYTES, _GROUP_FILES, _MAX_FILES = 4 << 20, 500, 10_000_000
+_NO_HEADER = b"\xff" * 512
 Data = bytes | memoryview
 
 
@@ -30,7 +31,9 @@ Data = bytes | memoryview
 
 
 def tar_stream(dataset: Dataset, paths: Iterable[str] | None = None) -> Iterator[bytes]:
-    """Stream files of a dataset as a tar, in chunks of about 256 KiB. One that breaks off lacks the end of a tar.
+    """Stream files of a dataset as a tar, in chunks of about 256 KiB. One that breaks off is no tar.
+
+    It ends inside a member, or with a header that is none: GNU tar takes one that ends between two members for whole.
 
     Args:
         dataset: of the files.
@@ -40,14 +43,23 @@ def tar_stream(dataset: Dataset, paths: Iterable[str] | None = None) -> Iterator
         ObjectChangedError: if a listed file is replaced or removed meanwhile.
     """
     waiting, num_bytes = list[Data](), 0  # small files are sent together
-    for one in each(dataset, partial(_opened, dataset), all_files(dataset) if paths is None else paths):
-        if one is not None:
-            for piece in _member(*one):
-                waiting.append(piece)
-                num_bytes += len(piece)
-                if num_bytes >= STREAM_BYTES:
-                    yield b"".join(waiting)
-                    waiting, num_bytes = [], 0
+    is_begun, is_inside = False, False  # the response; a member
+    try:
+        for one in each(dataset, partial(_opened, dataset), all_files(dataset) if paths is None else paths):
+            if one is not None:
+                is_inside = True
+                for piece in _member(*one):
+                    waiting.append(piece)
+                    num_bytes += len(piece)
+                    if num_bytes >= STREAM_BYTES:
+                        is_begun = True
+                        yield b"".join(waiting)
+                        waiting, num_bytes = [], 0
+                is_inside = False
+    except Exception:
+        if is_begun and not is_inside:
+            yield b"".join([*waiting, _NO_HEADER])
+        raise
     yield b"".join([*waiting, END_OF_ARCHIVE])
 
 

@@ -22,10 +22,18 @@ from ...core.options import RetryPolicy, StorageOptions
 from ...core.retry import ConcurrencyLimit
 from ...core.threads import NamedLocks
 from ...core.urls import RemoteUrl, join_url, split_url
-from ...errors import ObjectChangedError, ObjectNotFoundError, RemoteDataError, ServiceError, StorageError
+from ...errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RemoteDataError,
+    ServiceError,
+    StorageError,
+    TransientStorageError,
+)
 from ...fetch.ranges import ObjectReader
 from ...storage import ObjectWriter, Page
 from ...storage.bucket_objects import CHANGED, UPLOAD_PART_BYTES, WRITER_ID, BucketObjects, Found
+from ...storage.dataset_service.protocol import path_problem
 from .problems import AGAIN, CLOSE, Problem, Stopping
 from .requests import is_dataset_name, require_dataset_name, require_match
 from .root import WORK_FOLDER, File, no_dataset, no_file, removed
@@ -35,7 +43,8 @@ _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is lon
 _REMOVED = b"-removed"
 RETRY = RetryPolicy(deadline_s=30.0)
 _MAX_REQUESTS, _MAX_ATTEMPTS = 64, 20
-_ABANDONED_S = 600.0  # a removal that another service began so long ago, and has not finished, is finished
+_REFRESH_S, _LEASE_S = 10.0, 60.0  # whoever removes a dataset changes its marker so often; else others go on with it
+_ABANDONED_S = 600.0  # as the lease, by the bucket's clock, which may differ from the service's
 _SIGNED_S = 300.0
 _log = logging.getLogger("torchdata_remote")
 
@@ -57,6 +66,7 @@ class BucketRoot:
         self.concurrency, self.locks = ConcurrencyLimit(_MAX_REQUESTS, check=lambda: None), NamedLocks()
         self.work = f"{prefix}{WORK_FOLDER}"
         self._markers = f"{self.work}datasets/"
+        self._removals = dict[str, tuple[bytes, float]]()  # of others: marker, and when it was first seen
         self.threads = ThreadPoolExecutor(_MAX_REQUESTS, "bucket")
 
     def names(self) -> list[str]:
@@ -90,17 +100,43 @@ class BucketRoot:
     def create(self, name: str) -> None:
         life, _ = self.marker(require_dataset_name(name))
         if life is not None and len(life) != _LIFE:
-            raise Problem(503, f"The dataset {name!r} is being removed. Try again.", AGAIN)
+            if not self._go_on_with_removal(name, life):
+                raise Problem(503, f"The dataset {name!r} is being removed. Try again.", AGAIN)
+            life = None
         if life is not None or self.objects.has_folder(f"{self.prefix}{name}/") or not self.mark(name, "create"):
             raise Problem(409, f"The dataset {name!r} exists already.")
 
     def remove(self, name: str) -> None:
+        life, version = self.marker(require_dataset_name(name))
+        if life is not None and len(life) != _LIFE:
+            if not self._go_on_with_removal(name, life):
+                raise no_dataset(name)
+            return
         dataset = self.dataset(name)
         dataset.require_life()
         life, version = self.marker(name)
-        if life is None or life != dataset.life or not self.mark(name, version, life + _REMOVED):
+        removal = Removal(self, name, life or b"")
+        if life is None or life != dataset.life or not removal.begin(version):
             raise no_dataset(name)
-        self._remove_all(name)
+        removal.run()
+
+    def _go_on_with_removal(self, name: str, marker: bytes, *, is_old: bool = False) -> bool:
+        """Finish the removal of a service that was killed; return whether it was one.
+
+        Args:
+            name: of the dataset.
+            marker: of the removal.
+            is_old: whether its date says that it was given up.
+        """
+        now_s = time.monotonic()
+        seen = self._removals.setdefault(name, (marker, now_s))
+        if seen[0] != marker:
+            seen = self._removals[name] = marker, now_s
+        if not is_old and now_s < seen[1] + _LEASE_S:
+            return False
+        self._removals.pop(name, None)
+        removal, (found, version) = Removal(self, name, marker), self.marker(name)
+        return found == marker and removal.begin(version) and removal.run()
 
     def marker(self, name: str) -> tuple[bytes | None, Any]:
         """Return the content of a dataset's marker, and its version; ``None`` without one."""
@@ -116,9 +152,8 @@ class BucketRoot:
             return self.marker(name)[0] == life  # a request whose answer was lost
         return True
 
-    def _remove_all(self, name: str) -> None:
-        for folder in (f"{self.work}sha256/{name}/", f"{self.prefix}{name}/"):
-            self.objects.delete_folder(folder)
+    def remove_marker(self, name: str) -> None:
+        """Remove the marker of a dataset."""
         self.objects.delete([self._markers + name])
 
     def free_bytes(self) -> None:
@@ -152,8 +187,74 @@ class BucketRoot:
         now_s = time.time()
         for page in self.objects.pages(self._markers):
             for one in stopping.during(page.entries):
-                if one.size != _LIFE and (one.modified_s or now_s) < now_s - _ABANDONED_S:
-                    self._remove_all(one.path[len(self._markers) :])
+                if one.size != _LIFE:
+                    name, is_old = one.path[len(self._markers) :], (one.modified_s or now_s) < now_s - _ABANDONED_S
+                    try:
+                        marker, _ = self.marker(name)
+                        if marker is not None and len(marker) != _LIFE:
+                            self._go_on_with_removal(name, marker, is_old=is_old)
+                    except RemoteDataError as error:  # others are finished
+                        _log.warning("The removal of %r is not finished, and will be repeated: %s", name, error)
+
+
+class _TakenOverError(Exception):
+    """Another service goes on with a removal."""
+
+
+class Removal:
+    """Removes a dataset. Its marker holds an id of the removal, which is compared before each request that removes.
+
+    It is changed every few seconds, so that others see that the removal goes on. Of several that begin or go on with a
+    removal, one replaces the marker, by the bucket's condition.
+
+    Args:
+        root: of the dataset.
+        name: of it.
+        marker: that is replaced.
+    """
+
+    def __init__(self, root: BucketRoot, name: str, marker: bytes) -> None:
+        self._root, self._name, self._life = root, name, marker[:_LIFE]
+        self._marker, self._changed_s = marker, 0.0
+
+    def begin(self, version: Any) -> bool:
+        """Replace the marker, of this version; return whether nobody else has."""
+        marker, now_s = self._life + _REMOVED + b"-" + uuid.uuid4().hex.encode(), time.monotonic()
+        if not self._root.mark(self._name, version, marker):
+            return False
+        self._marker, self._changed_s = marker, now_s
+        return True
+
+    def run(self) -> bool:
+        """Remove the files, then the marker; return whether no other service went on with it."""
+        root, name = self._root, self._name
+        try:
+            for folder in (f"{root.work}sha256/{name}/", f"{root.prefix}{name}/"):
+                root.objects.delete_folder(folder, before_each=self._require_own)
+            self._require_own()
+        except _TakenOverError:
+            return False
+        except TransientStorageError:
+            raise  # whoever is asked next goes on with it
+        except StorageError:
+            self._give_up()
+            raise
+        root.remove_marker(name)
+        return True
+
+    def _give_up(self) -> None:
+        """Let what is left be a dataset again: the removal would fail each time."""
+        marker, version = self._root.marker(self._name)
+        if marker == self._marker:
+            self._root.mark(self._name, version, self._life)
+
+    def _require_own(self) -> None:
+        marker, version = self._root.marker(self._name)
+        is_own = marker == self._marker
+        if is_own and time.monotonic() > self._changed_s + _REFRESH_S:
+            is_own = self.begin(version)
+        if not is_own:
+            raise _TakenOverError
 
 
 class BucketDataset:
@@ -199,13 +300,17 @@ class BucketDataset:
         return OpenObject(self, found)
 
     def listed(self, prefix: str, *, recursive: bool, after: str, limit: int) -> Page:
-        return self.root.objects.page(prefix, recursive=recursive, after=after, limit=limit)
+        page, skip = self.root.objects.page(prefix, recursive=recursive, after=after, limit=limit), len(self.folder)
+        entries = [one for one in page.entries if path_problem(one.path[skip:]) is None]  # others may put any key there
+        return Page(entries, page.next_token, [one for one in page.folders if path_problem(one[skip:-1]) is None])
 
     def writer(self, path: str, conditions: Mapping[str, str]) -> Upload:
         self.require_life()
         return Upload(self, path, conditions)
 
     def remove(self, path: str) -> None:
+        if self.life is not None:
+            self.require_alive()  # right before: a bucket has no condition for a removal
         self.root.objects.delete([self.folder + path, self.digest_path(path)])
 
     def store(self, files: Iterable[tuple[str, bytes]]) -> None:
@@ -336,7 +441,7 @@ class Upload:
 
     def publish(self, sha256: str | None = None) -> None:
         """Write the object. It may be that its dataset was removed meanwhile, see :meth:`BucketDataset.settle`."""
-        self._dataset.require_alive(max_age_s=1.0)
+        self._dataset.require_alive(max_age_s=1.0 if self._large is None else 0.0)
         data, self._buffer = bytes(self._buffer), bytearray()
         if self._large is None:
             self.done = self._put(data, sha256 or hashlib.sha256(data).hexdigest())
@@ -348,15 +453,18 @@ class Upload:
         self._id, self.done = found.metadata.get(WRITER_ID, self._id), _file(self.path, found)
 
     def _put(self, data: bytes, sha256: str) -> File:
+        """Write a small object: a new one, or over the version that was there while the dataset was the same one."""
+        mode = self._mode() if self._conditions else "create"
         for _ in range(_MAX_ATTEMPTS):
-            mode = self._mode()
-            try:
+            with contextlib.suppress(*CHANGED):  # since it was compared, or by a request whose answer was lost
                 etag = self._objects.put(self._full, data, mode, {WRITER_ID: self._id, _SHA256: sha256})
                 return File(self.path, len(data), etag, None, sha256)
-            except CHANGED:  # since it was compared, or by a request whose answer was lost
-                found = self._objects.head(self._full)
-                if found is not None and found.metadata.get(WRITER_ID) == self._id:
-                    return _file(self.path, found)
+            found = self._objects.head(self._full)
+            if found is not None and found.metadata.get(WRITER_ID) == self._id:
+                return _file(self.path, found)
+            require_match(self._conditions, found and found.etag)
+            mode = "create" if found is None else found.version
+            self._dataset.require_alive()  # after its version was read: it is none of a later life's
         raise Problem(503, f"{self.path!r} is replaced continuously. Send it again.", AGAIN)
 
     def take_back(self) -> None:

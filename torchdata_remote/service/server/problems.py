@@ -94,6 +94,8 @@ def problem_of(error: Exception, root_url: str) -> Problem | None:
     status = (
         400 if isinstance(error, ShardReadError) else next(code for kind, code in _STATUSES if isinstance(error, kind))
     )
+    if isinstance(error, TransientStorageError) and not root_url.startswith("file://"):
+        return Problem(status, "The bucket of the service does not respond. Send the request again.", AGAIN)
     return Problem(status, without_root(str(error), root_url))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...core.files import EarlyWriteback, SharedSync
 from ...errors import ObjectExistsError, StorageError
@@ -19,6 +21,7 @@ with contextlib.suppress(ImportError):  # Windows, where Destination raises an e
     import fcntl
 
 STATE_NAME, LOCK_NAME = ".torchdata_remote-pull.json", ".torchdata_remote-pull.lock"
+JOURNAL_NAME = ".torchdata_remote-pull.journal"
 _PARTIAL_PREFIX = ".pull-"
 _log = logging.getLogger("torchdata_remote")
 
@@ -55,9 +58,12 @@ class Destination:
         files: regular files in the folder, by path: size in bytes, and modification time in nanoseconds.
         others: links and other entries that are neither file nor folder.
         folders: below it.
+        other_host: from which the folder was pulled, if it is not the one that is pulled from now.
     """
 
     def __init__(self, folder: str) -> None:
+        self.other_host: str | None = None
+        self._journal_lock, self._has_journal = threading.RLock(), False
         self.folder = os.path.abspath(os.path.expanduser(folder))
         self._sync, self._numbers = SharedSync(), itertools.count()
         if "fcntl" not in globals():
@@ -183,35 +189,72 @@ class Destination:
                 removed.append(path)
         return removed
 
-    def load_state(self, dataset: str) -> dict[str, Pulled]:
+    def load_state(self, dataset: str, host: str) -> dict[str, Pulled]:
         """Read which files earlier pulls wrote; none if there is no state, or an invalid one.
 
         Args:
             dataset: that is pulled now, with the folder in it.
+            host: of its service, with the port.
 
         Raises:
             ObjectExistsError: if the folder holds another dataset.
         """
+        held, held_host, files = self._read_state(dataset, host)
+        for line in self._read_journal():
+            if "dataset" in line:
+                held, held_host = line["dataset"], line["host"]
+            files.update({path: Pulled(*known) for path, known in line.get("files", {}).items()})
+        if held != dataset:
+            raise self.held_error(held, dataset)
+        self.other_host = held_host if held_host != host else None
+        return files
+
+    def _read_state(self, dataset: str, host: str) -> tuple[str, str, dict[str, Pulled]]:
         path = self.absolute_path(STATE_NAME)
         try:
             with open(path, "rb") as file:
                 document = json.loads(file.read())
-            held = str(document["dataset"])
             files = {path: Pulled(*known) for path, known in document["files"].items()}
+            return str(document["dataset"]), str(document.get("host", host)), files
         except FileNotFoundError:
-            return {}
+            pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("%s cannot be read (%r): every file is hashed", path, error)
-            return {}
-        if held != dataset:
-            raise ObjectExistsError(
-                f"{self.folder} holds the dataset {held!r}, and {dataset!r} is to be pulled there. Pull into another "
-                f"folder; or remove {STATE_NAME}, and its files count as not pulled.",
-                url=self.folder,
-            )
-        return files
+        return dataset, host, {}
 
-    def save_state(self, dataset: str, files: Mapping[str, Pulled]) -> None:
-        """Write which files pulls wrote, so that they are not hashed again and may be removed."""
-        document = json.dumps({"dataset": dataset, "files": files}).encode()
-        self.publish(list(self.write([(STATE_NAME, [document])])))
+    def _read_journal(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of a pull that was killed, up to one that was cut off."""
+        with contextlib.suppress(FileNotFoundError, ValueError), open(self.absolute_path(JOURNAL_NAME), "rb") as file:
+            self._has_journal = True
+            for line in file:
+                yield json.loads(line)
+
+    def held_error(self, held: str, wanted: str) -> ObjectExistsError:
+        """Make the error for a folder that holds another dataset."""
+        return ObjectExistsError(
+            f"{self.folder} holds the dataset {held!r}, and {wanted!r} is to be pulled there. Pull into another "
+            f"folder; or remove {STATE_NAME}, and its files count as not pulled.",
+            url=self.folder,
+        )
+
+    def announce(self, dataset: str, host: str, files: Mapping[str, Pulled]) -> None:
+        """Write down which files get their names now: the next pull knows them if this one is killed."""
+        path = self.absolute_path(JOURNAL_NAME)
+        with self._journal_lock, os_errors(path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o666)
+            try:
+                line = json.dumps({"dataset": dataset, "host": host, "files": files}).encode() + b"\n"
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._has_journal = True
+            finally:
+                os.close(descriptor)
+
+    def save_state(self, dataset: str, host: str, files: Mapping[str, Pulled], *, changed: bool) -> None:
+        """Write which files pulls wrote, so that they are not hashed again and may be replaced and removed."""
+        if changed or self._has_journal:
+            document = json.dumps({"dataset": dataset, "host": host, "files": files}).encode()
+            self.publish(list(self.write([(STATE_NAME, [document])])))
+        with os_errors(self.absolute_path(JOURNAL_NAME)), contextlib.suppress(FileNotFoundError):
+            os.unlink(self.absolute_path(JOURNAL_NAME))

@@ -119,6 +119,7 @@ class Dataset:
         if split_url(url)[0] != DATASETS:
             raise UrlError(f"{self.url}: expected datasets://host:port/name, a dataset of a service.", url=self.url)
         connection = Connection(read_timeout_s=jobs.retry.progress_timeout_s)
+        self.host = split_url(self.url)[1]
         store, path = open_store(url, StorageOptions(storage_options), connection)
         assert isinstance(store, DatasetsStore)
         self.store = store

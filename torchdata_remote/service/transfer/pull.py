@@ -61,7 +61,7 @@ def pull(
         on_progress: called in this thread, with :class:`TransferProgress`, after each request; ``None`` shows a
             progress bar.
         progress: show it, if standard error is a terminal.
-        delete: whether files that were not pulled are removed too.
+        delete: whether files that were not pulled, or were changed since, are removed and replaced too.
 
     Returns:
         Transferred: numbers of files and bytes.
@@ -70,10 +70,11 @@ def pull(
         UrlError: if ``url`` is not a dataset of a service.
         ObjectNotFoundError: if there is no such dataset.
         EmptyListingError: if it has no files. Nothing is removed then.
-        ObjectExistsError: if another dataset was pulled into the folder.
+        ObjectExistsError: if another dataset was pulled into the folder, also one of this name from another host, of
+            which a file would be replaced or removed.
         ObjectChangedError, ObjectNotFoundError: if a file is replaced or removed during the pull: pull again.
         StorageError: for a full disk, a digest that is wrong twice, a listing with paths outside the folder, or a file
-            in the folder that was not pulled and has a path of the dataset.
+            in the folder that was not pulled, or was changed since, and has a path of the dataset.
 
     Example:
         >>> pull("datasets://storage:8080/photos", "/datasets/photos")  # doctest: +SKIP
@@ -131,9 +132,10 @@ class _FolderUpdate:
         listed: dict[str, DatasetFile],
     ) -> None:
         self._dataset, self._destination, self._jobs, self._counter = dataset, destination, jobs, counter
-        self._listed, self._before = listed, destination.load_state(dataset.prefix)
+        self._listed, self._before = listed, destination.load_state(dataset.prefix, dataset.host)
         self._now: dict[str, Pulled] = {}  # what is there
         self._missing: dict[str, DatasetFile] = {}
+        self._not_ours = set[str]()  # of the missing ones, those where there is a file that no pull wrote
         self._lock, self._written = threading.RLock(), list[Written]()  # without their names yet
 
     def run(self, *, delete: bool) -> int:
@@ -145,14 +147,17 @@ class _FolderUpdate:
         destination, files = self._destination, self._destination.files
         obsolete = {path for path, found in files.items() if path not in self._listed and self._is_ours(path, found)}
         foreign = files.keys() - self._listed.keys() - obsolete | destination.others
-        obsolete |= foreign if delete else set()
+        own, obsolete = obsolete, obsolete | (foreign if delete else set())
         self._compare()
+        self._require_same_host(own)
         if not destination.is_writable:
             if self._missing or obsolete:
                 what = f"{len(self._missing):,} files are to be fetched and {len(obsolete):,} to be removed"
                 what = f"{destination.folder} is not writable, and not complete: {what}."
                 raise AccessDeniedError(what, url=destination.folder)
             return len(foreign)
+        if not delete:
+            self._require_ours()
         removed: set[str] = set()
         for path in sorted(obsolete):
             removed.update(destination.remove(path))
@@ -163,8 +168,9 @@ class _FolderUpdate:
         finally:
             self._publish([], least_bytes=0)
             self._counter.report()
-            if self._now != self._before:
-                destination.save_state(self._dataset.prefix, dict(self._now))
+            old = {path: self._before[path] for path in self._missing if path in self._before}
+            known, dataset = {**old, **self._now}, self._dataset
+            destination.save_state(dataset.prefix, dataset.host, known, changed=known != self._before)
         return 0 if delete else len(foreign)
 
     def _is_ours(self, path: str, found: tuple[int, int]) -> bool:
@@ -172,16 +178,22 @@ class _FolderUpdate:
         return path in self._before and self._before[path][:2] == found
 
     def _compare(self) -> None:
-        """Find out which files are to be fetched. One of the right size is hashed unless an earlier pull wrote it."""
+        """Find out which files are to be fetched. One of a right size is hashed unless an earlier pull wrote it."""
         unsure: list[str] = []
         for path, file in sorted(self._listed.items()):
-            found = self._destination.files.get(path)
-            if found is not None and found[0] == file.size and not self._is_ours(path, found):
+            found, before = self._destination.files.get(path), self._before.get(path)
+            if found is None:
+                self._missing[path] = file
+            elif before is not None and self._is_ours(path, found):
+                if (before.size, before.sha256) == (file.size, file.sha256):
+                    self._keep(path)
+                else:
+                    self._missing[path] = file
+            elif found[0] == file.size or (before is not None and found[0] == before.size):
                 unsure.append(path)
-            elif found is not None and found[0] == file.size and self._before[path].sha256 == file.sha256:
-                self._keep(path)
             else:
                 self._missing[path] = file
+                self._not_ours.add(path)
         self._counter.report()
 
         def compare(path: str) -> None:
@@ -192,10 +204,30 @@ class _FolderUpdate:
                     digest.update(piece)
             if digest.hexdigest() == self._listed[path].sha256:
                 self._keep(path)
-            else:
-                self._missing[path] = self._listed[path]
+                return
+            self._missing[path] = self._listed[path]
+            if path not in self._before or digest.hexdigest() != self._before[path].sha256:
+                self._not_ours.add(path)
 
         self._jobs.run((partial(compare, path) for path in unsure), self._counter.report)
+
+    def _require_same_host(self, own: set[str]) -> None:
+        """Require that nothing is replaced or removed which another service's dataset of this name put there.
+
+        Args:
+            own: files that a pull wrote, and that the dataset does not have.
+        """
+        destination, dataset = self._destination, self._dataset
+        if destination.other_host is not None and (own or not destination.files.keys().isdisjoint(self._missing)):
+            held, wanted = (f"{host}/{dataset.prefix}" for host in (destination.other_host, dataset.host))
+            raise destination.held_error(held, wanted)
+
+    def _require_ours(self) -> None:
+        """Require that no file would be replaced which no pull wrote, or which was changed since."""
+        for path in sorted(self._not_ours):
+            where = self._destination.absolute_path(path)
+            what = "was not pulled, or was changed since, and the dataset has another one of its name"
+            raise StorageError(f"{where} {what}. It is not replaced: move it, or pass delete=True.", url=where)
 
     def _keep(self, path: str) -> None:
         file = self._listed[path]
@@ -296,7 +328,11 @@ class _FolderUpdate:
             if sum(self._missing[one.path].size for one in self._written) < least_bytes:
                 return
             ready, self._written = self._written, []
+        pulled = {
+            path: Pulled(self._missing[path].size, mtime_ns, self._missing[path].sha256) for path, _, mtime_ns in ready
+        }
+        if pulled:
+            self._destination.announce(self._dataset.prefix, self._dataset.host, pulled)
         self._destination.publish(ready)
-        for path, _, mtime_ns in ready:
-            self._now[path] = Pulled(self._missing[path].size, mtime_ns, self._missing[path].sha256)
+        self._now.update(pulled)
         self._counter.add(files=len(ready))

@@ -208,7 +208,7 @@ class DatasetsStore(ServiceClient):
                     self.root,
                     lambda small: http_store(f"{self.origin}/datasets", self.read_timeout_s, own, small=small),
                     self.read_without_obstore,
-                    odd=self._odd,
+                    odd=None if own else self._odd,  # it may send the token on from a second redirect
                     key=lambda path: path.replace("/", "/files/", 1),
                     table=from_obstore_at_service,
                 ),
