@@ -164,6 +164,28 @@ def test_however_a_writer_ends_the_next_one_need_not_wait(place: Place, how: str
     check_only(place, "c.txt")
 
 
+def keys_of(place: Place) -> list[tuple[str]]:
+    return list(tdr.stream_shards(place.url, shuffle=False, storage_options=place.options).to_tuple("__key__"))
+
+
+def test_shards_that_a_stopped_writer_replaced_in_part_are_read_with_a_warning(place: Place) -> None:
+    def write(prefix: str, count: int) -> None:
+        template = place.template()
+        with tdr.ShardWriter(template, max_shard_samples=1, overwrite=True, storage_options=place.options) as writer:
+            for number in range(9):
+                if number == count:
+                    raise KeyboardInterrupt
+                writer.write({"__key__": f"{prefix}{number}", "txt": b""})
+
+    write("old", 9)
+    with contextlib.suppress(KeyboardInterrupt):
+        write("new", 3)
+    with pytest.warns(RuntimeWarning, match=r"'_unfinished-job\.json': a writer is at work there, or was stopped"):
+        assert {name[:3] for (name,) in keys_of(place)} == {"old", "new"}
+    write("again", 9)
+    assert {name[:5] for (name,) in keys_of(place)} == {"again"}
+
+
 WRITER = """
 import json, sys, torchdata_remote as tdr
 template, options = sys.argv[1], json.loads(sys.argv[2])

@@ -14,6 +14,8 @@ from ..core.checksums import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES, Checksums
 from ..errors import ManifestError
 
 MANIFEST_NAME = "index.json"
+UNFINISHED = "_unfinished-"  # prefix of objects that only an unfinished job needs
+CLAIM_NAME = f"{UNFINISHED}job.json"  # there while a writer is at work, or after it was stopped
 # Optional files beside it
 CLASSES_NAME, PROVENANCE_NAME = "classes.json", "provenance.json"
 # Provenance of data that were added later, named by their first shard

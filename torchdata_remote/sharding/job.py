@@ -24,10 +24,18 @@ from ..fetch.session import FetchSession
 from ..fetch.streams import parts_of, stream_objects
 from ..formats.key_index import without_companion_ending
 from ..formats.labels import dump_table, load_table
-from ..formats.manifest import CLASSES_NAME, MANIFEST_NAME, PROVENANCE_NAME, ShardInfo, dump_manifest, load_entry
+from ..formats.manifest import (
+    CLASSES_NAME,
+    MANIFEST_NAME,
+    PROVENANCE_NAME,
+    UNFINISHED,
+    ShardInfo,
+    dump_manifest,
+    load_entry,
+)
 from ..formats.tar import END_OF_ARCHIVE
 from ..storage import open_store
-from ..writing import UNFINISHED, pack_sample
+from ..writing import pack_sample
 from .source import DatasetSource, FilesSource
 from .task import ShardOptions, ShardTask, Written, transformed, write_here, write_shard
 from .workers import Workers, run_tasks

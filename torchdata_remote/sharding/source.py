@@ -22,11 +22,12 @@ from ..fetch.sample_table import Int64s, SampleTable
 from ..fetch.session import FetchSession
 from ..formats.error_policy import OnBadMember, raise_error
 from ..formats.labels import ClassEntry, Labeller, assign_labels, merged_tables
+from ..formats.manifest import UNFINISHED
 from ..formats.sample import writing_fault
 from ..formats.split_name import SplitName, splitter
 from ..formats.tar import BLOCK, is_plain, pack_header, padding
 from ..storage import read_whole
-from ..writing import UNFINISHED, ShardFolder
+from ..writing import ShardFolder
 from .archive_index import Scratch, dump_index, index_archives, load_index
 from .source_listing import list_samples
 from .task import LABEL, DatasetSamples, FileSamples, Naming

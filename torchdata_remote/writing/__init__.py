@@ -1,7 +1,7 @@
 """Write samples into tar shards, whole or not at all."""
 
 from .packing import pack_sample
-from .shard_folder import UNFINISHED, ShardFolder, ShardTemplate, describes_shards
+from .shard_folder import ShardFolder, ShardTemplate, describes_shards
 from .shard_writer import (
     DEFAULT_MAX_SHARD_BYTES,
     DEFAULT_MAX_SHARD_SAMPLES,
@@ -13,7 +13,6 @@ from .shard_writer import (
 __all__ = [
     "DEFAULT_MAX_SHARD_BYTES",
     "DEFAULT_MAX_SHARD_SAMPLES",
-    "UNFINISHED",
     "RollingShardWriter",
     "ShardFolder",
     "ShardLimits",

@@ -19,19 +19,18 @@ from ..errors import ManifestError, ObjectExistsError, ObjectNotFoundError, Shar
 from ..formats.compression import is_compressed
 from ..formats.key_index import without_companion_ending
 from ..formats.manifest import (
+    CLAIM_NAME,
     CLASSES_NAME,
     LATER_PROVENANCE,
     MANIFEST_NAME,
     PROVENANCE_NAME,
+    UNFINISHED,
     ShardInfo,
     jobs_of,
     load_manifest,
 )
 from ..storage import Entry, list_folder, open_store, publish, read_whole
 
-UNFINISHED = "_unfinished-"  # prefix of objects that only an unfinished job needs
-
-_CLAIM_NAME = f"{UNFINISHED}job.json"
 _CLAIM_KIND = "torchdata_remote-job-v2"
 _DELETED_AT_ONCE = 16
 _ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -260,9 +259,9 @@ class ShardFolder:
         """
         document = {"__kind__": _CLAIM_KIND, "token": secrets.token_hex(8), **contents}
         self._claim, self._claimed_by = json.dumps(document).encode(), os.getpid()
-        is_claimed = self.read(_CLAIM_NAME) is not None
+        is_claimed = self.read(CLAIM_NAME) is not None
         try:
-            self.publish(_CLAIM_NAME, self._claim, overwrite=is_claimed and replace)
+            self.publish(CLAIM_NAME, self._claim, overwrite=is_claimed and replace)
         except ObjectExistsError as error:
             raise self._taken_error() from error
         return is_claimed
@@ -273,13 +272,13 @@ class ShardFolder:
         Raises:
             ManifestError: if it is damaged.
         """
-        data = self.read(_CLAIM_NAME)
+        data = self.read(CLAIM_NAME)
         try:
             document = None if data is None else json.loads(data)
             if document is not None and document["__kind__"] != _CLAIM_KIND:
                 raise ValueError(f"__kind__ is {document['__kind__']!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            url = redact(self.template.folder + _CLAIM_NAME)
+            url = redact(self.template.folder + CLAIM_NAME)
             raise ManifestError(
                 f"{url} is no record of a job of this version ({error!r}). Remove it to start again.", url=url
             ) from error
@@ -291,25 +290,25 @@ class ShardFolder:
         Raises:
             ObjectExistsError: if one has.
         """
-        if self.read(_CLAIM_NAME) != self._claim:
+        if self.read(CLAIM_NAME) != self._claim:
             raise self._taken_error()
 
     def release(self) -> None:
         """Remove the claim, unless another writer has it, or this is a forked child."""
-        if self._claimed_by == os.getpid() and self.read(_CLAIM_NAME) == self._claim:
-            self.delete(_CLAIM_NAME)
+        if self._claimed_by == os.getpid() and self.read(CLAIM_NAME) == self._claim:
+            self.delete(CLAIM_NAME)
 
     def end(self) -> None:
         """Remove the objects that only an unfinished job needs, the claim last."""
         with ThreadPoolExecutor(_DELETED_AT_ONCE) as pool:
-            names = [name for name in self.listed(UNFINISHED) if name != _CLAIM_NAME]
+            names = [name for name in self.listed(UNFINISHED) if name != CLAIM_NAME]
             list(pool.map(self.delete, names))
         self.release()
 
     def _taken_error(self) -> ObjectExistsError:
         url = redact(self.template.folder)
         return ObjectExistsError(
-            f"{url}: another job writes there now, or was killed ({_CLAIM_NAME}). Wait for its end, or write into "
+            f"{url}: another job writes there now, or was killed ({CLAIM_NAME}). Wait for its end, or write into "
             "another folder. If it was killed, start it again to finish it, or pass overwrite=True to replace it.",
             url=url,
         )

@@ -188,7 +188,8 @@ class ShardWriter:
     """Write samples into tar shards and, on a clean exit, the manifest.
 
     A shard is published atomically, on a local disk too; while it is finished, the next one is packed. If the ``with``
-    block raises, full shards remain, the unfinished one does not, and there is no manifest.
+    block raises, full shards remain, the unfinished one does not, and there is no manifest; with
+    ``overwrite`` those that it has not replaced remain, too, and readers of the folder warn.
 
     One writer at a time: ``_unfinished-job.json`` in the folder makes any other writer or ``shard_dataset`` job fail,
     in any thread, process or machine, before it writes. One that is to overwrite takes the folder over, also from a
@@ -324,7 +325,8 @@ class ShardWriter:
                 they have ended.
         """
         self._shards.abort(timeout_s)
-        self._release()
+        if not (self._overwrite and self._shards.shards):  # else the claim tells readers of old and new shards
+            self._release()
 
     def _begin(self) -> None:
         has_manifest = self._folder.manifest() is not None

@@ -14,7 +14,7 @@ from ...core.retry import call_with_retries
 from ...core.shard_view import named_shard
 from ...core.urls import HTTP, LOCAL, RemoteUrl, join_url, object_path, redact, remote_urls, split_url, split_version
 from ...errors import EmptyListingError, ShardReadError
-from ...formats.manifest import MANIFEST_NAME, load_manifest
+from ...formats.manifest import CLAIM_NAME, MANIFEST_NAME, load_manifest
 from ...formats.nested import is_archive_name, without_ending
 from ...formats.sample import paths_of_macos
 from ...formats.snapshot import is_snapshot_name, load_snapshot
@@ -66,6 +66,8 @@ class Tars(OfKind):
         self._manifest = manifest
         self._found: dict[str, str] = {}  # name without ending -> name
         self._left_out: dict[str, str] = {}  # ending -> the first name
+        self._claim: str | None = None
+        self._has_manifest = False
 
     def __call__(self, below: str) -> bool:
         """Return whether an object of this path below the source is chosen.
@@ -76,6 +78,9 @@ class Tars(OfKind):
         if not is_archive_name(below):
             if ending := _LEFT_OUT.search(below):
                 self._left_out.setdefault(ending[0].lower(), below)
+            if below.rpartition("/")[2] == CLAIM_NAME:
+                self._claim = below
+            self._has_manifest |= below == self._manifest
             return below == self._manifest
         other = self._found.setdefault(without_ending(below), below)
         if other != below:
@@ -87,7 +92,14 @@ class Tars(OfKind):
         return True
 
     def end(self) -> None:
-        """Name an archive of each kind that is not read."""
+        """Name an archive of each kind that is not read, and a writer that has not ended."""
+        if self._claim and not self._has_manifest:
+            warnings.warn(
+                f"{self.shown} has {self._claim!r:.200}: a writer is at work there, or was stopped, so shards may be "
+                "missing, or left from what it replaces. Wait for its end, or start it again.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if self._left_out:
             what = f"{self.shown} leaves out {', '.join(map(repr, self._left_out.values()))} and others of their kind"
             warnings.warn(
