@@ -79,10 +79,6 @@ class SharedMemory:
             return False
         return True
 
-    def read(self, num_bytes: int, at: int) -> bytes:
-        """Return bytes from a place as they are now. What another process wrote before them can be seen after this."""
-        return os.pread(self._descriptor, num_bytes, at)
-
     def view(self) -> memoryview:
         """Return all bytes, read-only."""
         return memoryview(self._mapping)

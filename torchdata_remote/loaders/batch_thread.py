@@ -93,9 +93,6 @@ class BatchThread:
             with suppress(RuntimeError):  # an interrupt came before it was started
                 self._thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
-    def drop_queued(self) -> None:
-        """Nothing waits for what was not made."""
-
     def _run(self) -> None:
         try:
             self._copies.enter_thread()

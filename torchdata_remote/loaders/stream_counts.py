@@ -60,10 +60,8 @@ def number_after_division(pipe: IterDataPipe[Any], saved: int, world: World, *, 
             f"some would have more left than others. Resume with at most {counted(saved, 'slot')}, or begin the next "
             "epoch by set_epoch()."
         )
-    divided, even = (
-        saved * -(-world.num_slots // saved),
-        math.lcm(saved, world.num_slots),
-    )  # the first is saved, if enough
+    divided = saved if is_enough else saved * -(-world.num_slots // saved)
+    even = math.lcm(saved, world.num_slots)
     return even if even <= _MOST_IN_A_SLOT * world.num_slots else divided
 
 

@@ -169,7 +169,7 @@ class _Listing:
                 if dropped is not None:
                     raise dropped
                 while lane.is_open:
-                    lane.mailbox.put((self._page(lane), lane.token))  # or notice that nobody waits for it
+                    lane.mailbox.put((self._page(lane), lane.token))  # or notice that its reader has ended
                 lane.mailbox.end()
             except ReceiverGoneError:
                 raise

@@ -118,9 +118,6 @@ class ShardBuilder:
         """Wait for the other threads until ``time.monotonic()`` is ``deadline``."""
         self.worker.join(max(0.0, deadline - time.monotonic()))
 
-    def drop_queued(self) -> None:
-        """What the other thread has not begun when the interpreter ends is dropped with it."""
-
 
 class _Upload:
     """What the other thread does."""

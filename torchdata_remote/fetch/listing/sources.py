@@ -25,7 +25,6 @@ from .whereabouts import about_missing
 
 # Of a file, and no version, such as that of the folder "imagenet-v1.0"
 _EXTENSION = re.compile(r"\.(?!v?\d)[^*?\[\]/]+$")
-_Prefix = tuple[str, bool, Callable[[str], object] | None]
 _LEFT_OUT = re.compile(r"\.(zip|tar\.(z|lz|lz4|lzma|lzo|br)|taz|tlz)$", re.IGNORECASE)
 
 
@@ -80,8 +79,9 @@ class Tars(OfKind):
                 self._left_out.setdefault(ending[0].lower(), below)
             if below.rpartition("/")[2] == CLAIM_NAME:
                 self._claim = below
-            self._has_manifest |= below == self._manifest
-            return below == self._manifest
+            is_manifest = below == self._manifest
+            self._has_manifest |= is_manifest
+            return is_manifest
         other = self._found.setdefault(without_ending(below), below)
         if other != below:
             raise ShardReadError(

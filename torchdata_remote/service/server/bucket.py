@@ -43,7 +43,7 @@ _LIFE = 32  # bytes of a marker; that of a dataset which is being removed is lon
 _REMOVED = b"-removed"
 RETRY = RetryPolicy(deadline_s=30.0)
 _MAX_REQUESTS, _MAX_ATTEMPTS = 64, 20
-_REFRESH_S, _LEASE_S = 10.0, 60.0  # whoever removes a dataset changes its marker so often; else others go on with it
+_REFRESH_S, _LEASE_S = 10.0, 60.0  # a removal changes the marker so often; after the lease others go on with it
 _ABANDONED_S = 600.0  # as the lease, by the bucket's clock, which may differ from the service's
 _SIGNED_S = 300.0
 _log = logging.getLogger("torchdata_remote")
@@ -218,7 +218,7 @@ class Removal:
         self._marker, self._changed_s = marker, 0.0
 
     def begin(self, version: Any) -> bool:
-        """Replace the marker, of this version; return whether nobody else has."""
+        """Replace the marker, of this version; return whether no other service has."""
         marker, now_s = self._life + _REMOVED + b"-" + uuid.uuid4().hex.encode(), time.monotonic()
         if not self._root.mark(self._name, version, marker):
             return False
@@ -235,7 +235,7 @@ class Removal:
         except _TakenOverError:
             return False
         except TransientStorageError:
-            raise  # whoever is asked next goes on with it
+            raise  # the next request to remove or create it goes on
         except StorageError:
             self._give_up()
             raise
